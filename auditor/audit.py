@@ -3,44 +3,75 @@
 Racks first, then ceiling chains, then ledgers: a lock file may name a trust record that is not there, and then no
 unknown key is a forger's. From such a lock file on, every part means something else than by itself; a tree with one is
 therefore read again, by one process, in order, and nothing of it is kept.
+
+What needs more than one file is judged when all are read: domains, session leases, writers and shards. Columns judge a
+bucket of domains or writers at once; domains that they do not find clean are judged by the rules, one after another,
+from the same columns.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, Grid, Rack
-from timeagent.errors import BadRequest, Environment
+import msgspec
 
-from .bags import BagWalk, check_foreign
-from .columns.layout import Spool
-from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
-from .evidence.signatures import Signatures
-from .evidence.tree import LedgerFile, Tree
-from .index import INDEX_ERRORS, PART_RANKS, Database, Index, close_index, temporary_database, write_index
-from .judging import judge
-from .parts import (
-    WHOLE,
-    EvidenceSource,
-    Narrowing,
-    Part,
-    PartMaker,
-    Unit,
-    decode_part,
-    encode_part,
+from appliance.formats.paths import LOGS, Grid, Rack
+from timeagent.errors import Environment
+
+from .columns import domains
+from .columns.index import (
+    INDEX_ERRORS,
+    PART_RANKS,
+    Coverage,
+    Database,
+    Index,
+    PartStore,
+    close_index,
+    environment,
+    temporary_database,
+    write_index,
 )
-from .pool import default_jobs, in_order
+from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
+from .evidence.records import ClusterRecords, judge_strangers, known_until, load_records, missing_trust
+from .evidence.signatures import Signatures
+from .evidence.tree import Tree
 from .report.result import Audit, Summary, with_findings
+from .rules.bags import SealOrder
+from .rules.chains import (
+    check_ceilings,
+    check_heads,
+    check_ledgers,
+    check_maps,
+    check_phases,
+    check_records_there,
+    counting,
+    followed,
+)
 from .rules.clocks import name_clocks
+from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.finding import Evidence, Finding, found
 from .rules.finding import in_order as once_each
-from .rules.history import ShardRun, head_facts, runs
-from .seals import SealOrder
-from .shards import ShardWalk
+from .rules.history import (
+    Closings,
+    ClusterFacts,
+    HeadFact,
+    SessionHistory,
+    SessionName,
+    ShardRun,
+    ceiling_chains,
+    domain_history,
+    head_facts,
+    runs,
+    session_histories,
+)
+from .rules.leases import check_domain
+from .rules.records import Policies
+from .rules.sequences import check_sequences
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.timeline_reader import Timeline
 from .timeline.timeline_writer import (
@@ -52,12 +83,22 @@ from .timeline.timeline_writer import (
     written_timeline,
 )
 from .timeline.what_if import read_one_by_one
-
-COMMIT_BYTES: Final = 32 * 1024 * 1024
-"""So much may be lost when the audit is killed; an interrupt loses nothing."""
-_SMALL_BYTES: Final = 64 * 1024 * 1024
-_PACKAGES: Final = ("auditor", "appliance/formats", "timeagent")
-CHECKSUM_BYTES: Final = 16
+from .walk.bags import BagWalk, check_foreign
+from .walk.parts import (
+    WHOLE,
+    EvidenceSource,
+    Narrowing,
+    Part,
+    PartMaker,
+    Unit,
+    check_asked,
+    decode_part,
+    default_jobs,
+    encode_part,
+    in_order,
+    later,
+)
+from .walk.shards import ShardWalk
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +182,7 @@ def _run(
         result = run.audit()
         if staged is None:
             return result, None
-        if run.doubted:  # of a timeline ledgers come first, before anything is doubted
+        if run.whole.doubted:  # of a timeline ledgers come first, before anything is doubted
             told, staged = EventRows(), TimelineWriter(staged.db)
             read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
             staged.take(told.chunks())
@@ -179,63 +220,55 @@ class _AuditRun:
     """Of what was read before; None too where nothing of this run may be kept."""
     staged: TimelineWriter | None
     """Where events go to."""
-    doubted: bool = False
-    """Whether a lock file names a trust record that is not there."""
+    whole: Part = field(default_factory=Part)
     records: ClusterRecords = field(init=False)
-    _jobs: int = field(init=False)
+    _jobs: int = 1
     """How many processes read it; 0: as many as are worth it."""
-    _spool: Spool | None = field(init=False)
+    _spool: Spool | None = None
     _reading: EvidenceSource = field(init=False)
-    _grids: dict[str, Grid] = field(init=False)
+    _grids: dict[str, Grid] = field(default_factory=dict)
     """Of the logs that are read: known before the first rack is."""
-    _whole: Part = field(init=False)
-    _taken: int = field(init=False)
+    _taken: int = 0
 
     def audit(self) -> Audit:
         """Read the tree, and judge it."""
         try:
-            whole = self._load(self.options.jobs)
+            self._load(self.options.jobs)
         except Doubted:
             self.index.clear()
             if self.staged:
                 self.staged.clear()
             self.tree.unreadable.clear()
             self.store = None
-            whole = self._load(1)
-        self.doubted = whole.doubted
-        return self._concluded(whole)
+            self._load(1)
+        return self._concluded()
 
-    def _load(self, jobs: int) -> Part:
+    def _load(self, jobs: int) -> None:
         """Read everything. Raises Doubted where several processes, or an earlier run, may have read it differently."""
         self.records, findings = load_records(self.tree, self.signatures, self.root_key)
-        self._jobs, self._grids, self._whole, self._taken = jobs, {}, Part(), 0
+        self._jobs, self._grids, self.whole, self._taken = jobs, {}, Part(findings=findings), 0
         # What is kept for the next audit holds its columns itself.
         self._spool = None if self.store else self.index.spool
         keep = self._spool.keep if self._spool else list
         hashed = self.options.hashed
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
-        self._walk()
-        self._whole.findings += findings
-        return self._whole
-
-    def _walk(self) -> None:
-        whole, tree = self._whole, self.tree
         births, told = PartMaker(), EventRows()
-        bags = BagWalk(self._reading, births, self._rack_facts(told))
-        logs = [(log, list(self._places(log, bags))) for log in tree.logs()]
-        for path in tree.barred(LOGS):
+        bags = self._bags(births, told)
+        logs = [(log, list(self._places(log, bags))) for log in self.tree.logs()]
+        for path in self.tree.barred(LOGS):
             bags.barred(path.removeprefix(f"{LOGS}/"))
         units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
-        units += tree.ledgers()
+        units += self.tree.ledgers()
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
         parts = self._parts(units)
         for log, places in logs:
             self._log(log, places, parts, bags)
         self._take(births.done(), FIRST_RANK)
+        whole = self.whole
         if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
             self.records.doubt_keys()
         chains = PartMaker()
-        ShardWalk(self._reading, chains, self._shard_facts(told)).walk_chains()
+        self._shards(chains, told).walk_chains()
         self._take(chains.done(), FIRST_RANK)
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
@@ -245,11 +278,11 @@ class _AuditRun:
         if self.store:
             self.store.keep_only(unit.path for unit in units)
 
-    def _rack_facts(self, told: EventRows) -> RackFacts | None:
-        return RackFacts(self._reading, told) if self.options.timeline else None
+    def _bags(self, told: PartMaker, events: EventRows) -> BagWalk:
+        return BagWalk(self._reading, told, RackFacts(self._reading, events) if self.options.timeline else None)
 
-    def _shard_facts(self, told: EventRows) -> ShardFacts | None:
-        return ShardFacts(told) if self.options.timeline else None
+    def _shards(self, told: PartMaker, events: EventRows) -> ShardWalk:
+        return ShardWalk(self._reading, told, ShardFacts(events) if self.options.timeline else None)
 
     def _places(self, log: str, bags: BagWalk) -> Iterator[Rack | str]:
         """Yield a log's racks that are read; the path of each directory that is no rack."""
@@ -288,29 +321,25 @@ class _AuditRun:
             if part.doubted and (store or self._jobs != 1):
                 raise Doubted
             if progress:
-                progress(done, len(units), self._whole.counts.messages, unit.path)
+                progress(done, len(units), self.whole.counts.messages, unit.path)
             yield part
 
     def _fresh(self, units: Sequence[Unit]) -> Iterator[Part]:
         jobs = self._jobs or default_jobs(len(units))
         if jobs == 1:
             return map(self._part, units)
-        return map(decode_part, in_order(self._encoded, units, jobs))
-
-    def _encoded(self, unit: Unit) -> bytes:
-        return encode_part(self._part(unit))
+        return map(decode_part, in_order(lambda unit: encode_part(self._part(unit)), units, jobs))
 
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
         before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
         if isinstance(unit, Rack):
-            grid = self._grids[unit.log]
+            grid, bags = self._grids[unit.log], self._bags(told, events)
             listing = self.tree.listing(grid, unit)
-            bags = BagWalk(self._reading, told, self._rack_facts(events))
             told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.frames.chunks()
         else:
-            shards = ShardWalk(self._reading, told, self._shard_facts(events))
+            shards = self._shards(told, events)
             shards.ledger(unit)
             columns = shards.chunks()
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
@@ -327,30 +356,28 @@ class _AuditRun:
                 continue
             part = next(parts)
             self._take(part, self._taken * PART_RANKS)
-            self._whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
+            self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
 
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
-        self._whole.take(part)
+        self.whole.take(part)
         self.tree.unreadable |= part.unreadable
         self.index.take(part, sign * self._taken * PART_RANKS)
         if self.staged:
             self.staged.take(part.timeline, event_rank)
         self._taken += 1
 
-    def _concluded(self, whole: Part) -> Audit:
+    def _concluded(self) -> Audit:
         """Judge what was read."""
-        tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
+        records, counts, torn = self.records, self.whole.counts, self.whole.ledgers.torn
         heads = head_facts(self.index)
         known = runs(heads.values())
-        judged, witnesses = judge(
-            self.index, records, heads, known, whole, tree, self.options.narrowing, self.options.jobs
-        )
-        findings = [*whole.findings, *judged, *check_foreign(tree)]
+        judged, witnesses = self._judged(heads, known)
+        findings = [*self.whole.findings, *judged, *check_foreign(self.tree)]
         findings += [
-            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()
+            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
-        ordered = tuple(once_each(list(name_clocks(findings, tree, records, self.signatures))))
+        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures))))
         summary = Summary(
             messages=counts.messages,
             rejected=counts.rejected,
@@ -363,119 +390,103 @@ class _AuditRun:
         root = records.root.public if records.root else None
         return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
 
+    def _judged(self, heads: Mapping[HeadName, HeadFact], known: Mapping[bytes, ShardRun]) -> tuple[list[Finding], int]:
+        """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
+        index, records, tree, ledgers = self.index, self.records, self.tree, self.whole.ledgers
+        narrowing, facts, newest = self.options.narrowing, heads.values(), self.whole.newest_time()
+        ceilings = ceiling_chains(index)
+        of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
+        for token in chain((fact.token for fact in facts), of_ceilings):
+            newest = later(newest, token)
+        policy, policies = records.newest_policy, Policies(records.widest)
+        if policy:
+            policies = Policies(records.widest, policy.number, known_until(self.whole.policy_closed, policy.number))
+        cluster = ClusterFacts(
+            runs=known,
+            heads=heads,
+            ceilings=ceilings,
+            finished=frozenset(ledgers.stopped),
+            maps=records.maps,
+            follows=followed(ceilings, records.maps),
+            counts=counting(facts),
+            policies=policies,
+            coverage=Coverage.of(index, policy, newest),
+            closings=Closings(index.closings()),
+        )
+        if narrowing.domains:
+            check_asked(narrowing, index.all_domains())
+        sessions = session_histories(index, cluster)
+        seen = judge_buckets(index, cluster, sessions, narrowing, self.options.jobs)
+        findings = [policies.judged(each.finding, each.signed_ns) for each in self.whole.beyond_policy]
+        findings += check_heads(facts, ceilings, policies)
+        findings += check_ceilings(ceilings, policies)
+        findings += check_phases(facts, ceilings, records)
+        findings += check_maps(records.maps)
+        if tree.names("shards"):
+            findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
+        findings += (
+            each for each in check_ledgers(facts, ceilings, ledgers, newest, known) if not tree.hides(each.subject)
+        )
+        findings += seen.findings
+        if narrowing.whole:  # of a session lease some leases alone say too little
+            findings += check_sessions(sessions, seen.notes, cluster)
+        return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
+
 
 def _gaps(run: ShardRun, *, torn: bool) -> int:
     """A torn last block is a gap, unless a later batch shows that gap already."""
     return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
 
 
-# Parts that an earlier run has read, kept beside the index: a second run reads again only what changed.
+_WORTH_IT: Final = 2_000_000
+"""With fewer bytes of columns than this, other processes are not asked."""
 
 
-class PartStore:
-    """The parts in an index file.
+class BucketSeen(msgspec.Struct):
+    """What a bucket of domains and writers comes to, or all of them together."""
 
-    What a part was read from is named by what is below its directory: name, size, identity, times of change of each
-    file, the names of directories, and the contents of lock files and seals. Copying a file, or writing to it, changes
-    that; whoever can change a file's contents and hide it from the file system deceives a second run, so that
-    ``--reread`` reads everything. All parts are forgotten when the cluster's records are others, or the judge itself.
+    findings: list[Finding] = []
+    """About leases of domains, and frames of writers."""
+    notes: list[SessionNote] = []
+    """What domains show of session leases."""
+    witnesses: int = 0
+    """How many different ones domains have."""
+
+
+def judge_buckets(
+    index: Index,
+    cluster: ClusterFacts,
+    sessions: Mapping[SessionName, SessionHistory],
+    narrowing: Narrowing,
+    jobs: int,
+) -> BucketSeen:
+    """Judge all writers and domains by columns, bucket by bucket, and the leases of suspect domains by the rules.
+
+    ``sessions``: all that are known; ``jobs``: how many processes judge; 0: as many as are worth it.
     """
+    heads = domains.Heads(cluster)
+    session_columns = domains.SessionColumns(sessions, heads)
 
-    def __init__(self, db: Database, environment: bytes, *, reread: bool = False) -> None:
-        """Take the file of an audit. ``environment``: what every part depends on; ``reread``: believe no part."""
-        self._db = db
-        self._db.execute("CREATE TABLE IF NOT EXISTS part (unit TEXT PRIMARY KEY, state BLOB, part BLOB)")
-        self._db.execute("CREATE TABLE IF NOT EXISTS environment (digest BLOB)")
-        known = [row[0] for row in self._db.execute("SELECT digest FROM environment")]
-        if reread or known != [environment]:
-            self._db.execute("DELETE FROM part")
-            self._db.execute("DELETE FROM environment")
-            self._db.execute("INSERT INTO environment VALUES (?)", (environment,))
-        self._states = dict(self._db.execute("SELECT unit, state FROM part"))
-        self._waiting = 0
-        self._environment = environment
-        self._asked: dict[str, bytes] = {}
-        self.taken = 0
-        """How many parts were not read again."""
+    def judged(number: int) -> bytes:
+        entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
+        clean = domains.judge_domains(entries, uses, heads, session_columns, cluster)
+        del entries, uses
+        seen = BucketSeen(witnesses=clean.witnesses)
+        seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
+        suspects = set(clean.suspects) - {""}
+        for rows in index.rows_of(number, suspects) if suspects else ():
+            history = domain_history(rows, cluster, sessions)
+            seen.witnesses += sum(len(lease.told) for lease in history.leases)
+            if narrowing.judges(rows.domain):
+                seen.notes += notes_of(history)
+                seen.findings += check_domain(history, cluster)
+        return msgspec.msgpack.encode(seen)
 
-    @staticmethod
-    def state(tree: Tree, unit: Unit) -> bytes:
-        """Return a digest of what the unit is read from."""
-        paths = [unit.path] if isinstance(unit, LedgerFile) else sorted(tree.below(unit.path))
-        state = hashlib.sha256()
-        for path in paths:
-            known = "" if path.endswith("/") else tree.identity(path)  # a directory is what is in it
-            state.update(f"{path}\0{known}\0".encode())
-            if path.endswith((f"/{LOCK}", f"/{SEAL}")):
-                state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-        return state.digest()
-
-    def has(self, name: str, state: bytes) -> bool:
-        """Whether a unit was read in this state."""
-        self._asked[name] = state
-        return self._states.get(name) == state
-
-    def digest(self, tree: Tree) -> bytes:
-        """Return a digest of all that was asked for, of what it depends on, and of the ceiling chains."""
-        whole = hashlib.sha256(self._environment)
-        for name, state in sorted(self._asked.items()):
-            whole.update(f"{name}\0".encode() + state)
-        for file in tree.chains():
-            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode())
-        return whole.digest()
-
-    def get(self, name: str) -> Part:
-        """Return a part that it has. Raises BadRequest where the file was damaged."""
-        self.taken += 1
-        try:
-            ((raw,),) = self._db.execute("SELECT part FROM part WHERE unit = ?", (name,))
-            assert isinstance(raw, bytes)
-            if _checksum(raw[CHECKSUM_BYTES:]) != raw[:CHECKSUM_BYTES]:
-                raise ValueError("its checksum does not match")  # noqa: TRY301 - caught with all that is wrong with a part
-            return decode_part(raw[CHECKSUM_BYTES:])
-        except ValueError as problem:
-            raise BadRequest(
-                "not-an-index", f"the index holds no part {name}: {problem}", hint="remove it, and audit again"
-            ) from None
-
-    def keep(self, name: str, state: bytes, part: bytes) -> None:
-        """Keep a part. Whatever is kept survives an interrupt."""
-        self._db.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, state, _checksum(part) + part))
-        self._waiting += len(part)
-        if self._waiting >= COMMIT_BYTES:
-            self.commit()
-
-    def commit(self) -> None:
-        """Make sure that what is kept is in the file."""
-        self._db.execute("COMMIT")
-        self._db.execute("BEGIN IMMEDIATE")
-        self._waiting = 0
-
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Forget parts of what is not in the tree any more."""
-        for name in self._states.keys() - set(names):
-            self._db.execute("DELETE FROM part WHERE unit = ?", (name,))
-
-
-def _checksum(part: bytes) -> bytes:
-    """Return what a part begins with in the file: bits of a database change, and it does not say so."""
-    return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
-
-
-def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True, timeline: bool = False) -> bytes:
-    """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
-
-    ``hashed``: whether every byte was hashed; ``timeline``: whether parts hold events.
-    """
-    state = hashlib.sha256((root_key or b"none") + (b"" if hashed else b" unhashed"))
-    state.update(b" timeline" if timeline else b"")
-    place = Path(__file__).parents[1]
-    for package in _PACKAGES:
-        for file in sorted((place / package).rglob("*.py")):
-            state.update(hashlib.sha256(file.read_bytes()).digest())
-    for path in (MARKER, *sorted(path for each in ("policy", "trust", "map") for path in tree.files_below(each))):
-        state.update(path.encode() + b"\0")
-        state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-    for log in tree.logs():
-        state.update(hashlib.sha256(tree.read(f"logs/{log}/log", _SMALL_BYTES) or b"").digest())
-    return state.digest()
+    filled, whole = index.buckets(), BucketSeen()
+    jobs = 1 if index.column_bytes() < _WORTH_IT else jobs or (os.cpu_count() or 1)
+    for answer in map(judged, filled) if jobs == 1 else in_order(judged, filled, jobs):
+        seen = msgspec.msgpack.decode(answer, type=BucketSeen)
+        whole.findings += seen.findings
+        whole.notes += seen.notes
+        whole.witnesses += seen.witnesses
+    return whole

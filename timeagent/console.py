@@ -36,18 +36,34 @@ class Command:
     run: Work
 
 
-def argument(*names: str, **settings: Any) -> Argument:  # noqa: ANN401 - as ArgumentParser.add_argument has them
-    return lambda parser: parser.add_argument(*names, **settings)
+def argument(names: str, text: str | None = None, **settings: Any) -> Argument:  # noqa: ANN401 - of add_argument
+    """Return what adds a word (``"log LOG"``), an option (``"--wait SPAN"``) or a flag (``"--json"``), and its help."""
+    name, _, metavar = names.partition(" ")
+    if metavar:
+        settings["metavar"] = metavar
+    elif name.startswith("--") and not {"choices", "type"} & settings.keys():
+        settings.setdefault("action", "store_true")
+    return lambda parser: parser.add_argument(name, help=text, **settings)
+
+
+def together(*arguments: Argument) -> Argument:
+    """Return what adds these, in this order."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        for each in arguments:
+            each(parser)
+
+    return add
+
+
+def one_of(*arguments: Argument) -> Argument:
+    """Return what adds these, of which only one may be given."""
+    return lambda parser: together(*arguments)(parser.add_mutually_exclusive_group())  # type: ignore[arg-type]
 
 
 def command(summary: str, run: Work, *arguments: Argument) -> Command:
     """Return a command that takes these arguments, in this order."""
-
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        for add in arguments:
-            add(parser)
-
-    return Command(summary, add_arguments, run)
+    return Command(summary, together(*arguments), run)
 
 
 def with_verbs(summary: str, verbs: Mapping[str, Command], *own: Argument, default: str | None = None) -> Command:

@@ -37,8 +37,6 @@ from .model.overview import health, json_fields, level_cell, numbers_words, text
 from .model.state import ClusterState, Reach
 
 if TYPE_CHECKING:
-    from appliance.cluster import Cluster
-
     from .app import Revoke
     from .feed import StateSource
     from .sources.live import LiveSource
@@ -130,7 +128,6 @@ def _offline(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    """Let a program be started like this one for each page."""
     options_of = ("offline", "db", "root", "node_dir")
     named = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in options_of]
     words = [word for option, value in named if value for word in (option, str(Path(value).absolute()))]
@@ -212,13 +209,9 @@ def serve(words: Sequence[str], port: int) -> int:
         say(f"tenure top: {server.public_url} until Ctrl-C")
         sys.stdout.flush()
 
-    server._make_app, server.on_startup, server.initialize_logging = guarded, begun, _quiet  # noqa: SLF001 - as above
+    server._make_app, server.on_startup, server.initialize_logging = guarded, begun, lambda: None  # noqa: SLF001 - as above
     server.serve()
     return 0
-
-
-def _quiet() -> None:
-    """Leave logging as it is."""
 
 
 def _only_our_pages(web: Any, port: int) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:  # noqa: ANN401 - an extra
@@ -238,7 +231,6 @@ class Revoker:
     """Revokes through the cluster that a live source has opened. Any thread; one at a time."""
 
     def __init__(self, source: LiveSource, randomness: random.Random) -> None:
-        """Ask nobody yet. ``randomness``: for the ids of requests."""
         self._source = source
         self._random = randomness
 
@@ -262,7 +254,11 @@ class Revoker:
 
         if typed != domain:
             raise BadRequest("not-confirmed", f"{typed!r} is not {domain!r}: nothing was revoked", hint="type the name")
-        hand = ByHand(self._cluster(), self._random)
+        self.check()
+        cluster = self._source.cluster
+        if cluster is None:
+            raise BadConfiguration("cannot-write", "the mount has not answered yet", hint="wait for it, then try again")
+        hand = ByHand(cluster, self._random)
         views = [view for view in hand.leases(domain) if view.correlation_id.hex() == correlation_id]
         if not views:
             return f"{domain}: there is no such lease (any more)"
@@ -270,13 +266,6 @@ class Revoker:
         if outcome is not LeaseOutcome.REVOKED:
             return f"{domain}: {outcome}"
         return f"{domain}: revoked. What its holder writes up to {rfc3339(views[0].expiry_ns)} still counts"
-
-    def _cluster(self) -> Cluster:
-        self.check()
-        cluster = self._source.cluster
-        if cluster is None:
-            raise BadConfiguration("cannot-write", "the mount has not answered yet", hint="wait for it, then try again")
-        return cluster
 
 
 # -- tenure status -----------------------------------------------------------------------------------------------------

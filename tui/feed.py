@@ -82,7 +82,6 @@ class AskedQuestion[T]:
         self._asked_ns = None
 
     def freshness(self) -> Freshness:
-        """Say how fresh the newest answer is. Never blocks."""
         now = self._clock.boot_ns()
         asked, answered, error = self._asked_ns, self._answered_ns, self.error
         age = None if answered is None else now - answered
@@ -118,7 +117,7 @@ class Feed:
         self._frame = Event()
         self._instant: Instant | None = None
 
-    def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def start(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
         self._thread("top", lambda: self._tell(take, failed), failed)
 
@@ -164,7 +163,7 @@ class Feed:
 
         Thread(target=guarded, daemon=True, name=name).start()
 
-    def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def _tell(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
         while not self._stop.is_set():
             for question in self.source.questions():
@@ -226,7 +225,6 @@ class ArchiveLoader:
         work: Callable[[Callable[[], Archive], Callable[[Archive | TenureError], None]], None],
         complain: Callable[[TenureError, str], None],
     ) -> None:
-        """Load nothing yet. ``work`` does something in a thread and says what it came to."""
         self._feed = feed
         self._work = work
         self._complain = complain
@@ -236,7 +234,6 @@ class ArchiveLoader:
         self.problem: TenureError | None = None
 
     def take_record(self) -> None:
-        """Use a copy that the feed has read already."""
         if self.archive is None and not self.busy and self.problem is None:
             self.archive = self._feed.source.record
 

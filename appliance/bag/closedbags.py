@@ -18,12 +18,11 @@ from typing import Final
 import msgspec
 
 from appliance.formats.framing import Piece, measure
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, open_lock
-from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
 from appliance.formats.paths import LOCK, RETAINED, SEAL, Bag, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import Instant, rfc3339
 
+from ..formats.closed import PACK, LockEntry, LockFile, PackIndex, PackMaker, RackSeal, open_pack
 from .closing import Authority, read_lock
 from .logs import is_there
 from .ports import Storage
@@ -100,7 +99,7 @@ def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
     A directory of the same name that somebody made again is void: its lock file, if it has one, is not the one that the
     seal holds. Deliberate deletion and deletion by hand look the same from here. Touches the mount.
     """
-    if not lists_files(seal) or any(
+    if not seal.lists_files() or any(
         original(storage, f"{rack.path}/{entry.bag}", entry.lock) for entry in seal.entries
     ):
         return False
@@ -111,11 +110,6 @@ def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
 def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
     """Whether a bag's directory is the one that the seal is about: the lock file in it is the one in the seal."""
     return bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
-
-
-def lists_files(seal: RackSeal) -> bool:
-    """Whether a seal lists any file: a rack without files needs no pack. Raises Damaged."""
-    return any(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries for entry in seal.entries)
 
 
 _RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"

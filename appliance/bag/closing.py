@@ -39,12 +39,12 @@ from typing import Final
 import msgspec
 
 from appliance.formats.framing import Kind, measure
-from appliance.formats.lockfile import RECORDS_LAG_NS, LockFile, RackSeal, SealEntry, made_lock, open_lock, open_seal
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, Bag, Grid, Rack
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import Instant, Span
 
+from ..formats.closed import RECORDS_LAG_NS, LockFile, RackSeal, SealEntry, made_lock, open_lock, open_seal
 from .logs import racks_there
 from .ports import BagContext, signed_for_ever
 

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from appliance.formats.lockfile import RackSeal
-from appliance.formats.pack import PACK, PackMaker
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack, parse_data_name
 from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
+from ..formats.closed import PACK, PackMaker, RackSeal
 from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
 from .closing import Sealer
 from .logs import racks_there

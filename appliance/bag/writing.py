@@ -18,11 +18,11 @@ import msgspec
 
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure, pieces
-from appliance.formats.lockfile import LockEntry
 from appliance.formats.paths import PRELOCK, SEAL, Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError, TryAgain
 from timeagent.units import MS
 
+from ..formats.closed import LockEntry
 from .closedbags import ListedFiles
 from .closing import Authority, Contents, NotDue
 from .ports import PATH_ABSENT, SIZE_NOT_EXPECTED, BagContext, Published

@@ -27,11 +27,10 @@ from timeagent.units import DAY, SECOND, Instant, Span, parse_instant, parse_spa
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
-from ..bag.logs import racks_there
+from ..bag.logs import BagView, RackView, forecast, racks_there, view_rack
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
-from ..bag.survey import BagView, RackView, forecast, view_rack
-from ..formats.lockfile import open_lock
+from ..formats.closed import open_lock
 from ..formats.paths import LOCK, Bag
 from .opening import cluster_command
 
@@ -267,46 +266,46 @@ def show_forecast(cluster: Cluster, options: Namespace) -> int:
     )
 
 
-_LOG: Final = argument("log", metavar="LOG")
+_LOG: Final = argument("log LOG")
 _VERBS: Final = {
     "ls": cluster_command(
         "the racks and bags that are there, with their states",
         _list,
         _LOG,
-        argument("--last", type=whole_from(1), default=0, metavar="N", help="only the newest N racks"),
+        argument("--last N", "only the newest N racks", type=whole_from(1), default=0),
     ),
     "show": cluster_command(
         "one bag: its lock file's list against what is in the directory",
         _show,
-        argument("path", metavar="PATH", help="as bag ls prints it"),
+        argument("path PATH", "as bag ls prints it"),
     ),
-    "close": cluster_command("close one bag, if it is due", _close, argument("path", metavar="PATH")),
+    "close": cluster_command("close one bag, if it is due", _close, argument("path PATH")),
     "settle": cluster_command(
         "wait until everything before an instant is final, helping to close",
         _settle,
         _LOG,
-        argument("--to", metavar="T", help="an instant (default: now)"),
-        argument("--wait", metavar="SPAN", default="1m", help="how far ahead the instant may lie (default 1m)"),
+        argument("--to T", "an instant (default: now)"),
+        argument("--wait SPAN", "how far ahead the instant may lie (default 1m)", default="1m"),
     ),
     "seal": cluster_command("close and seal whatever is due, once", _seal, _LOG),
     "pack": cluster_command(
         "make one file of each sealed rack, and remove its bags' directories",
         pack,
         _LOG,
-        argument("--all", action="store_true", help="every rack since the log's birth, not only the newest"),
+        argument("--all", "every rack since the log's birth, not only the newest"),
     ),
     "retain": cluster_command(
         "delete the packs of old racks; their prelocks and seals stay",
         retain,
         _LOG,
-        argument("--days", type=int, required=True, metavar="N", help="keep what ended less than N days ago"),
-        argument("--dry-run", action="store_true", help="say what would be deleted, and delete nothing"),
+        argument("--days N", "keep what ended less than N days ago", type=int, required=True),
+        argument("--dry-run", "say what would be deleted, and delete nothing"),
     ),
     "forecast": cluster_command(
         "what the log costs in names and bytes, if it goes on like this",
         show_forecast,
         _LOG,
-        argument("--days", type=whole_from(1), metavar="N", help="with packs kept for N days (default: for ever)"),
+        argument("--days N", "with packs kept for N days (default: for ever)", type=whole_from(1)),
     ),
 }
 COMMANDS: Final = {"bag": with_verbs("Look at a log's racks and bags, and close what is due.", _VERBS)}

@@ -58,7 +58,7 @@ from timeagent.sources.nonce import DOOR_NAME, Exchanged
 from timeagent.sources.port import Source
 from timeagent.units import MS, SECOND, Span, TimeInterval, parse_span, rfc3339, span_text
 
-from ..admin.founding import read_marker
+from ..admin.membership import read_marker
 from ..bag.roots import parse_root, storage_at
 from ..formats.birth import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
@@ -185,7 +185,7 @@ def _asking(summary: str, verb: Callable[[_Asking, Namespace], int], *own: Argum
         radius = assumed_radius_ns(root) if text is None else _stated_radius(text)
         return verb(_Asking(clock, sources, radius, lambda: find_agent(root, options.node_dir)), options)
 
-    assume = argument("--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms")
+    assume = argument("--assume-radius SPAN", "without a bound, take the clock to be this good: 250ms")
     return command(summary, ask, assume, *own, add_cluster_options)
 
 
@@ -441,34 +441,28 @@ _VERBS: Final = {
     "wait": _asking(
         "wait until the time is known well enough; for units and scripts",
         _wait,
-        argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)"),
-        argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)"),
+        argument("--timeout SPAN", "give up after this long (default: 60s)", default="60s"),
+        argument("--radius SPAN", "how well it must be known (default: 250ms)", default="250ms"),
     ),
     "sources": _asking(
         "what each time source says, or why it says nothing",
         _sources,
-        argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C"),
-        argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times"),
+        argument("--watch", "once a second, with the intervals drawn, until Ctrl-C"),
+        argument("--count N", "with --watch: stop after N times", type=whole_from(1)),
     ),
     "verify": command(
         "judge a signed time, or a Roughtime malfeasance report",
         _verify,
-        argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input"),
-        argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line"),
-        argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers"),
+        argument("file FILE", "128 bytes, raw or in hex, or a report; - for standard input"),
+        argument("--key FILE", "the node's public time key, one ssh-ed25519 line"),
+        argument("--over HEX", "the 32 bytes that a signed time of the nonce door covers"),
         JSON,
     ),
     "evidence": command(
         "what the signatures in the agent's evidence prove",
         judge_evidence,
-        argument("file", metavar="FILE", help="a file of the agent's evidence directory"),
-        argument(
-            "--key",
-            metavar="FILE",
-            action="append",
-            default=[],
-            help="a node's public time key, one line; once per node",
-        ),
+        argument("file FILE", "a file of the agent's evidence directory"),
+        argument("--key FILE", "a node's public time key, one line; once per node", action="append", default=[]),
         JSON,
     ),
 }

@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -16,26 +17,19 @@ from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
 from ..bag.roots import parse_root
-from ..demo.director import Director, afterwards, audit, during, verify
+from ..demo.director import FAULTS, Director, audit, plant, verify
 from ..demo.machines import DemoPlace, set_up_place
 
 EXIT_NO: Final = 1
 NODES_MIN: Final = 2
 SECONDS_MIN: Final = 1
 SECONDS_MAX: Final = 3600
-FAULTS: Final = ("late-writer", "forged-witness", "altered-file", "lost-file", "early-grant", "overwritten-lock")
 
 
-class _Story:
-    """The story line by line, each with the seconds since the beginning."""
-
-    def __init__(self, clock: MachineClock, *, json: bool) -> None:
-        self._clock = clock
-        self._start = clock.boot_ns()
-        self._say = note if json else say
-
-    def __call__(self, text: str) -> None:
-        self._say(f"{(self._clock.boot_ns() - self._start) / SECOND:5.1f} s  {text}")
+def _story(clock: MachineClock, tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what tells a line of the story, with the seconds since now."""
+    start = clock.boot_ns()
+    return lambda text: tell(f"{(clock.boot_ns() - start) / SECOND:5.1f} s  {text}")
 
 
 def run_demo(options: Namespace) -> int:
@@ -56,12 +50,12 @@ def run_demo(options: Namespace) -> int:
     randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
     keys = random.Random(os.urandom(32))  # noqa: S311 - as good as its seed, and for a cluster of minutes
     place = set_up_place(directory, options.nodes, clock.realtime_ns(), keys, root)
-    story = _Story(clock, json=options.json)
+    story = _story(clock, note if options.json else say)
     story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
     director = Director(place, clock, randomness, story, agents=options.agents)
     try:
         _course(director, options, randomness)
-        return _judge(director, options, story)
+        return _judge(director, options)
     finally:
         director.discard()
 
@@ -74,23 +68,18 @@ def _course(director: Director, options: Namespace, randomness: random.Random) -
     director.cut_power()
     director.take_over()
     director.trade(whole - before)
-    if options.fault:
-        during(options.fault, director)
+    plant(options.fault, director, runs=True)
     director.finish()
     director.close()
 
 
-def _judge(director: Director, options: Namespace, story: _Story) -> int:
+def _judge(director: Director, options: Namespace) -> int:
     place = director.place
     acknowledged = {each for machine in director.machines for each in machine.acknowledged()}
     verdict = verify(place, director.course, acknowledged)
-    story(
-        f"Every node reads the same {verdict.transfers_read} transfers."
-        if verdict.nodes_agree
-        else "The nodes do NOT read the same."
-    )
-    if options.fault:
-        afterwards(options.fault, director, story)
+    same = f"Every node reads the same {verdict.transfers_read} transfers."
+    director.narrate(same if verdict.nodes_agree else "The nodes do NOT read the same.")
+    plant(options.fault, director, runs=False)
     status, report = audit(place)
     codes = sorted({finding["code"] for finding in report["findings"]})
     clean = report["summary"]["violations"] == 0 and report["summary"]["unverifiable"] == 0
@@ -150,13 +139,13 @@ COMMANDS: Final = {
     "demo": command(
         "A cluster on this machine that you can break, then its audit.",
         run_demo,
-        argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)"),
-        argument("--root", help="the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)"),
-        argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)"),
-        argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)"),
-        argument("--agents", action="store_true", help="run a time agent on each node: time comes from there"),
-        argument("--fault", choices=FAULTS, help="plant a fault that the audit must name"),
-        argument("--seed", type=int, help="repeat the random choices of another run: who dies, and when"),
-        argument("--json", action="store_true", help="the result as one object; the story goes to stderr"),
+        argument("directory DIR", "where to put it (default: a new directory)", nargs="?"),
+        argument("--root", "the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)", type=str),
+        argument("--nodes N", "how many nodes (default 3)", type=int, default=3),
+        argument("--seconds S", "how long to trade, about (default 8)", type=float, default=8.0),
+        argument("--agents", "run a time agent on each node: time comes from there"),
+        argument("--fault", "plant a fault that the audit must name", choices=FAULTS),
+        argument("--seed", "repeat the random choices of another run: who dies, and when", type=int),
+        argument("--json", "the result as one object; the story goes to stderr"),
     )
 }

@@ -18,7 +18,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
@@ -27,13 +27,13 @@ from typing import Any, Final
 from appliance.cluster import node_time, time_sources
 from timeagent import VERSION, core
 from timeagent.clock import SystemClock
-from timeagent.console import Progress, argument, command, present, say
+from timeagent.console import Progress, argument, command, one_of, present, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
 from timeagent.keys import Verifier
 from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span, TimeInterval
 
-from ..admin.founding import read_marker
+from ..admin.membership import read_marker
 from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
 from ..bag.roots import cluster_storage_at, is_address, parse_root
@@ -476,28 +476,25 @@ def _experiments(two: TwoHands) -> list[HealthCheck]:
     return found
 
 
-def _one_other(parser: ArgumentParser) -> None:
-    other = parser.add_mutually_exclusive_group()
-    other.add_argument("--peer", metavar="HOST", help="another machine that has it mounted, by ssh")
-    other.add_argument("--second", metavar="MOUNT", help="a second mount of the same export on this machine")
-    other.add_argument("--serve", metavar="TOKEN", help="be the other client, on stdin and stdout")
-
-
 COMMANDS: Final = {
     "doctor": command(
         "Whether a directory, this machine and its clock will do.",
         run_doctor,
-        argument("path", metavar="PATH", help="the shared directory: a root, or one that shall become a root"),
-        argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
+        argument("path PATH", "the shared directory: a root, or one that shall become a root"),
+        argument("--node-dir DIR", "this node's settings and keys (default: the usual places)"),
         JSON,
     ),
     "probe": command(
         "What two clients see of each other on one mount; whether an object store keeps what it is asked.",
         run_probe,
-        argument("path", metavar="PATH", help="the shared directory, as this machine mounts it; or s3://BUCKET/PREFIX"),
-        _one_other,
-        argument("--peer-path", metavar="PATH", help="where the peer mounts it (default: the same path)"),
-        argument("--peer-command", metavar="WORDS", default="tenure", help="tenure there (default: that)"),
+        argument("path PATH", "the shared directory, as this machine mounts it; or s3://BUCKET/PREFIX"),
+        one_of(
+            argument("--peer HOST", "another machine that has it mounted, by ssh"),
+            argument("--second MOUNT", "a second mount of the same export on this machine"),
+            argument("--serve TOKEN", "be the other client, on stdin and stdout"),
+        ),
+        argument("--peer-path PATH", "where the peer mounts it (default: the same path)"),
+        argument("--peer-command WORDS", "tenure there (default: that)", default="tenure"),
         JSON,
     ),
 }

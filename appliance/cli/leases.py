@@ -373,13 +373,13 @@ def _shown(witness: Witness, granted_ns: Span, options: Namespace) -> int:
     return present(options, "tenure.held", fields, f"{witness.domain}: {held}")
 
 
-_DOMAIN: Final = argument("domain", metavar="DOMAIN")
-_LEASE: Final = argument("--lease", metavar="ID", help="this one, by its correlation id (default: the only one)")
-_TERM: Final = argument("--term", metavar="SPAN", help="how long (default: the policy's longest term)")
+_DOMAIN: Final = argument("domain DOMAIN")
+_LEASE: Final = argument("--lease ID", "this one, by its correlation id (default: the only one)")
+_TERM: Final = argument("--term SPAN", "how long (default: the policy's longest term)")
 
 
 def _mode(help_text: str) -> Argument:
-    return argument("--mode", default="X", choices=[str(mode) for mode in Mode], help=help_text)
+    return argument("--mode", help_text, default="X", choices=[str(mode) for mode in Mode])
 
 
 def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
@@ -397,30 +397,28 @@ _VERBS: Final = {
     "hold": cluster_command(
         "hold domains for a while: for trying things out",
         _hold,
-        argument("domains", metavar="DOMAIN", nargs="+"),
+        argument("domains DOMAIN", nargs="+"),
         _mode("X, or shared with others: S, IX, IS, SIX (default X)"),
-        argument("--seconds", default="10", metavar="S", help="how long (default 10)"),
-        argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them (default 30s)"),
-        argument("--purpose", default="lease hold", metavar="TEXT"),
-        argument("--session", action="store_true", help="under session leases: one renewal a shard keeps them all"),
+        argument("--seconds S", "how long (default 10)", default="10"),
+        argument("--wait SPAN", "how long to wait for them (default 30s)", default="30s"),
+        argument("--purpose TEXT", default="lease hold"),
+        argument("--session", "under session leases: one renewal a shard keeps them all"),
     ),
     "watch": cluster_command(
         "one domain: each change of its leases, as it happens",
         run_watch,
         _DOMAIN,
-        argument("--seconds", metavar="S", help="how long (default: until it is interrupted)"),
+        argument("--seconds S", "how long (default: until it is interrupted)"),
     ),
     "acquire": _by_hand(
         "take a lease that no process keeps; renew it, or it ends with its term",
         _acquire,
         _mode("default X"),
-        argument("--wait", default="0s", metavar="SPAN", help="how long to wait for it (default: not at all)"),
-        argument("--purpose", default="lease acquire", metavar="TEXT"),
+        argument("--wait SPAN", "how long to wait for it (default: not at all)", default="0s"),
+        argument("--purpose TEXT", default="lease acquire"),
         argument(
-            "--session",
-            metavar="ID",
-            help="under this session lease of the domain's shard, or `new`: one `lease renew` keeps all that is "
-            "under it",
+            "--session ID",
+            "under this session lease of the domain's shard, or `new`: one `lease renew` keeps all that is under it",
         ),
         _TERM,
     ),
@@ -428,17 +426,15 @@ _VERBS: Final = {
     "relinquish": _by_hand(
         "give back a lease that was taken by hand; exit 1 if it was over",
         _relinquish,
-        argument(
-            "--whole-session", action="store_true", help="the session lease that it is under, with every lease under it"
-        ),
+        argument("--whole-session", "the session lease that it is under, with every lease under it"),
         _LEASE,
     ),
     "revoke": _by_hand(
         "end somebody's lease; asks for its name and a reason",
         _revoke,
         _LEASE,
-        argument("--yes", metavar="DOMAIN", help="the name again, instead of typing it: for scripts"),
-        argument("--reason", metavar="TEXT", help="why: at most 128 bytes, kept in the ledger for ever"),
+        argument("--yes DOMAIN", "the name again, instead of typing it: for scripts"),
+        argument("--reason TEXT", "why: at most 128 bytes, kept in the ledger for ever"),
     ),
 }
 COMMANDS: Final = {"lease": with_verbs("Who holds what; holding a lease from a shell.", _VERBS)}

@@ -400,8 +400,8 @@ def _on_view(help_text: str, work: Callable[[Cluster, View[Any], Namespace], int
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, View(cluster.context, cluster.logs, named_fold(options.view, options.fold)), options)
 
-    view = argument("view", metavar="VIEW", help=f"{', '.join(FOLDS)}, or what --fold is called here")
-    fold = argument("--fold", metavar="MODULE:NAME", help="a fold of yours, to be imported")
+    view = argument("view VIEW", f"{', '.join(FOLDS)}, or what --fold is called here")
+    fold = argument("--fold MODULE:NAME", "a fold of yours, to be imported")
     return cluster_command(help_text, run, *own, view, fold)
 
 
@@ -411,15 +411,15 @@ _VIEW_VERBS: Final = {
     "advance": _on_view(
         "take in what was settled since, and publish a checkpoint",
         _advance_view,
-        argument("--settle", action="store_true", help="first wait until everything up to now is final"),
+        argument("--settle", "first wait until everything up to now is final"),
     ),
     "prune": _on_view(
         "delete all but the newest checkpoints of a fold",
         _prune_view,
-        argument("--keep", type=int, default=KEPT, metavar="N", help=f"how many stay (default {KEPT})"),
+        argument("--keep N", f"how many stay (default {KEPT})", type=int, default=KEPT),
     ),
 }
-_LOG: Final = argument("log", metavar="LOG")
+_LOG: Final = argument("log LOG")
 _EPILOG: Final = """\
 A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say
 --print0 (a NUL after each) where none holds a NUL, or --json, which is never ambiguous: one object a line, with the
@@ -440,20 +440,17 @@ COMMANDS: Final = {
     "publish": command(
         "Write messages to a log under leases.",
         run_publish,
-        argument("log", metavar="LOG", help="the log; made when it does not exist"),
-        argument("file", metavar="FILE", nargs="?", default="-", help="one message a line; - is standard input"),
+        argument("log LOG", "the log; made when it does not exist"),
+        argument("file FILE", "one message a line; - is standard input", nargs="?", default="-"),
+        argument("--lease NAME", "the domain to write under; may be repeated", action="append", required=True),
+        argument("--kind", "the kind of a log that this makes; default: maildir", choices=tuple(BagKind)),
         argument(
-            "--lease", metavar="NAME", action="append", required=True, help="the domain to write under; may be repeated"
-        ),
-        argument("--kind", choices=tuple(BagKind), help="the kind of a log that this makes; default: maildir"),
-        argument(
-            "--store",
-            metavar="STORE",
-            help="where the bags of a log that this makes are: a directory, the same on every node, or "
+            "--store STORE",
+            "where the bags of a log that this makes are: a directory, the same on every node, or "
             "s3://BUCKET/PREFIX; default: at the root",
         ),
-        argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases (default 30s)"),
-        argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason"),
+        argument("--wait SPAN", "how long to wait for the leases (default 30s)", default="30s"),
+        argument("--purpose TEXT", "what others see as the reason", default="publish"),
         add_cluster_options,
     ),
     "read": command(
@@ -462,15 +459,15 @@ COMMANDS: Final = {
         _LOG,
         argument(
             "--level",
+            "settled is final; latest takes in what is open; stale-ok is as settled, and may end at --as-of",
             choices=("settled", "latest", "stale-ok"),
             default="settled",
-            help="settled is final; latest takes in what is open; stale-ok is as settled, and may end at --as-of",
         ),
-        argument("--as-of", metavar="SPAN", default="1m", help="how old a stale-ok answer may be (default 1m)"),
-        argument("--after", metavar="CURSOR|T", help="only what stands after this cursor or instant"),
-        argument("--until", metavar="T", help="only timestamps up to this instant"),
-        argument("--limit", type=int, metavar="N", help="at most so many messages"),
-        argument("--settle", action="store_true", help="first wait until everything up to now is final"),
+        argument("--as-of SPAN", "how old a stale-ok answer may be (default 1m)", default="1m"),
+        argument("--after CURSOR|T", "only what stands after this cursor or instant"),
+        argument("--until T", "only timestamps up to this instant"),
+        argument("--limit N", "at most so many messages", type=int),
+        argument("--settle", "first wait until everything up to now is final"),
         _form,
         add_cluster_options,
     ),
@@ -478,17 +475,15 @@ COMMANDS: Final = {
         "Follow a log: print its messages as they become final.",
         run_tail,
         _LOG,
-        argument("--from", dest="begin", metavar="now|start|CURSOR|T", default="now", help="default: now"),
+        argument("--from now|start|CURSOR|T", "default: now", dest="begin", default="now"),
         argument(
             "--level",
+            "settled leaves nothing out; latest is sooner, and leaves out what appears below what it has shown",
             choices=("settled", "latest"),
             default="settled",
-            help="settled leaves nothing out; latest is sooner, and leaves out what appears below what it has shown",
         ),
-        argument("--poll", metavar="SPAN", default="500ms", help="how often to look (default 500ms)"),
-        argument(
-            "--settle", action="store_true", help="close what is due oneself, as a metronome would, where none runs"
-        ),
+        argument("--poll SPAN", "how often to look (default 500ms)", default="500ms"),
+        argument("--settle", "close what is due oneself, as a metronome would, where none runs"),
         _form,
     ),
     "view": with_verbs("Materialised views: what settled messages add up to.", _VIEW_VERBS),

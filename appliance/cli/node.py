@@ -217,16 +217,16 @@ _VERBS: Final = {
     "run": command(
         "run until SIGTERM (all leases stay, for the next run on this boot) or SIGINT (wait until they are over)",
         run_node,
-        argument("--listen", metavar="HOST[:PORT]", help="answer other nodes there (default: `listen` in node.toml)"),
-        argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)"),
+        argument("--listen HOST[:PORT]", "answer other nodes there (default: `listen` in node.toml)"),
+        argument("--http HOST:PORT", "answer HTTP there (default: `http` in node.toml)"),
         add_cluster_options,
     ),
     "upgrade": command(
         "have another release run: check, install, restart; leases go on",
         run_upgrade,
-        argument("--package", metavar="FILE", help="install this .deb first, which restarts the daemon"),
-        argument("--installed", action="store_true", help=SUPPRESS),
-        argument("--no-systemd", action="store_true", help="only see whether it could be done"),
+        argument("--package FILE", "install this .deb first, which restarts the daemon"),
+        argument("--installed", SUPPRESS),
+        argument("--no-systemd", "only see whether it could be done"),
         add_cluster_options,
     ),
 }

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
     from ..bag.ports import Storage
 
-JSON: Final = argument("--json", action="store_true", help="machine-readable output")
-ROOT_KEY: Final = argument("--root-key", metavar="FILE", required=True, help="the cluster's root key")
+_CLUSTER_OPTIONS: Final = {
+    "--root DIR": "the cluster's root: a directory, or s3://BUCKET/PREFIX (default: TENURE_ROOT)",
+    "--node-dir DIR": "this node's settings and keys (default: the usual places)",
+    "--allow-root": "work as the superuser, whom no file mode stops",
+    "--json": "machine-readable output",
+}
+JSON: Final = argument("--json", _CLUSTER_OPTIONS["--json"])
+ROOT_KEY: Final = argument("--root-key FILE", "the cluster's root key", required=True)
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
@@ -29,15 +35,9 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     ``repeated``: of a verb whose word takes them too. What the verb is not told is then what the word was told:
     argparse would put the verb's defaults in its place.
     """
-    silent = argparse.SUPPRESS
-    no_text, no_flag = (silent, silent) if repeated else (None, False)
-    where = "the cluster's root: a directory, or s3://BUCKET/PREFIX (default: TENURE_ROOT)"
-    node_dir = "this node's settings and keys (default: the usual places)"
-    allow = "work as the superuser, whom no file mode stops"
-    parser.add_argument("--root", metavar="DIR", default=no_text, help=where)
-    parser.add_argument("--node-dir", metavar="DIR", default=no_text, help=node_dir)
-    parser.add_argument("--allow-root", action="store_true", default=no_flag, help=allow)
-    parser.add_argument("--json", action="store_true", default=no_flag, help="machine-readable output")
+    default = {"default": argparse.SUPPRESS} if repeated else {}
+    for names, text in _CLUSTER_OPTIONS.items():
+        argument(names, text, **default)(parser)
 
 
 def named_root(options: argparse.Namespace) -> Root:
@@ -72,9 +72,10 @@ def cluster_command(
 
 def registers_at(storage: Storage, root: Root) -> Registers:
     """Return the records of the cluster at a root, by the key in its marker. Raises what read_marker raises."""
-    from appliance.admin.founding import read_marker
     from appliance.node.records import Registers
     from timeagent.keys import Verifier
+
+    from ..admin.membership import read_marker
 
     marker = read_marker(storage, root)
     return Registers(storage, marker.cluster_id, Verifier(marker.root_key))
@@ -96,6 +97,6 @@ def stop_on_signals(interrupted: Event | None = None) -> Event:
 
 def root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
     """Read the root key that the options name. Raises NotTrusted for that of another cluster."""
-    from appliance.admin.founding import load_root_key
+    from ..admin.membership import load_root_key
 
     return load_root_key(Path(options.root_key), cluster.settings.root_key, cluster.root)

@@ -324,30 +324,22 @@ process that called, or --pid, is gone. It ends nothing: a shell that goes on af
 does that); unlock exits with 76 then, and whatever receives what is written should compare fences.
 """
 _TAKING: Final = (
-    argument(
-        "--mode",
-        choices=[str(mode) for mode in Mode],
-        help="X, or shared with others: S, IX, IS, SIX (default X)",
-    ),
-    argument("--wait", default=WAIT, metavar="SPAN", help=f"how long to wait (default {WAIT}; 0: not at all)"),
-    argument("--purpose", metavar="TEXT", help="what others see as the reason (default: what it is for)"),
+    argument("--mode", "X, or shared with others: S, IX, IS, SIX (default X)", choices=[str(mode) for mode in Mode]),
+    argument("--wait SPAN", f"how long to wait (default {WAIT}; 0: not at all)", default=WAIT),
+    argument("--purpose TEXT", "what others see as the reason (default: what it is for)"),
 )
-_NAME: Final = argument("domain", metavar="NAME")
-_PID: Final = argument("--pid", type=int, metavar="PID", help="whose lock it is (default: the process that calls)")
+_NAME: Final = argument("domain NAME")
+_PID: Final = argument("--pid PID", "whose lock it is (default: the process that calls)", type=int)
 
 COMMANDS: Final = {
     "run": command(
         "Run a command under leases; nothing of it outlives them.",
         _run,
-        argument("words", metavar="CMD", nargs="+", help="the command, after --, with its arguments"),
-        argument("--lease", metavar="NAME", action="append", help="may be repeated: all or none"),
-        argument(
-            "--semaphore", metavar="NAME:N", help="at most N at a time, in place of --lease; N is the same for all"
-        ),
-        argument("--elect", metavar="NAME", help="as the leader of an election, in place of --lease; see --purpose"),
-        argument(
-            "--quick", action="store_true", help="by a lease of the node's daemon, and no longer than that: see below"
-        ),
+        argument("words CMD", "the command, after --, with its arguments", nargs="+"),
+        argument("--lease NAME", "may be repeated: all or none", action="append"),
+        argument("--semaphore NAME:N", "at most N at a time, in place of --lease; N is the same for all"),
+        argument("--elect NAME", "as the leader of an election, in place of --lease; see --purpose"),
+        argument("--quick", "by a lease of the node's daemon, and no longer than that: see below"),
         *_TAKING,
         add_cluster_options,
         _epilog(_RUN),
@@ -359,8 +351,7 @@ COMMANDS: Final = {
         _PID,
         argument(
             "--hold-if-orphaned",
-            action="store_true",
-            help="if its owner dies without unlocking, hold on until somebody says `unlock --force`, on this machine",
+            "if its owner dies without unlocking, hold on until somebody says `unlock --force`, on this machine",
         ),
         *_TAKING,
         add_cluster_options,
@@ -371,6 +362,6 @@ COMMANDS: Final = {
         _unlock,
         _NAME,
         _PID,
-        argument("--force", action="store_true", help="also another's of this user, or one whose owner has died"),
+        argument("--force", "also another's of this user, or one whose owner has died"),
     ),
 }

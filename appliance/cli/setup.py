@@ -26,16 +26,20 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUna
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
-from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up
 from ..admin.membership import (
+    Listen,
     ask,
     check_known,
     finish,
     given_away,
     has_left,
     heirs,
+    join_cluster,
     prepared,
+    read_marker,
+    refuse_not_empty,
     revoke,
+    set_up,
     shards_of,
 )
 from ..admin.moving import moved
@@ -246,8 +250,8 @@ def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
 _LENGTHS: Final = {"span": "a bag's span", "grace": "a bag's grace", "rack": "a rack's length"}
 
 
-_ROOT: Final = argument("root_path", metavar="ROOT", help="the shared directory")
-_NO_SYSTEMD: Final = argument("--no-systemd", action="store_true", help="leave this machine's units alone")
+_ROOT: Final = argument("root_path ROOT", "the shared directory")
+_NO_SYSTEMD: Final = argument("--no-systemd", "leave this machine's units alone")
 
 
 def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
@@ -255,9 +259,9 @@ def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
         summary,
         lambda options: _setting_up(work, options),
         _ROOT,
-        argument("--node", metavar="NAME", help="this machine's name in the cluster (default: its host name)"),
-        argument("--listen", metavar="HOST[:PORT]", help="where `node run` answers other nodes, by TCP"),
-        argument("--address", metavar="HOST[:PORT]", help="where they reach it, if that is not what --listen says"),
+        argument("--node NAME", "this machine's name in the cluster (default: its host name)"),
+        argument("--listen HOST[:PORT]", "where `node run` answers other nodes, by TCP"),
+        argument("--address HOST[:PORT]", "where they reach it, if that is not what --listen says"),
         _NO_SYSTEMD,
         add_cluster_options,
         *own,
@@ -392,42 +396,30 @@ COMMANDS: Final = {
         "Make a cluster of an empty directory.",
         _init,
         argument(
-            "--root-key",
-            metavar="FILE",
-            help="keep the cluster's root key there, or use the one that lies there (default: root.key with the "
-            "settings)",
+            "--root-key FILE",
+            "keep the cluster's root key there, or use the one that lies there (default: root.key with the settings)",
         ),
         argument(
-            "--assume-radius",
-            metavar="SPAN",
+            "--assume-radius SPAN",
+            "take the machines' clocks to be this good where no time source has a bound: 5ms on a laptop",
             default="0",
-            help="take the machines' clocks to be this good where no time source has a bound: 5ms on a laptop",
         ),
-        *(
-            argument(f"--{name}", metavar="SPAN", help=f"{what}, for logs that are made from now on")
-            for name, what in _LENGTHS.items()
-        ),
+        *(argument(f"--{name} SPAN", f"{what}, for logs that are made from now on") for name, what in _LENGTHS.items()),
     ),
     "join": _setup_command(
         "Let this machine into a cluster.",
         _join,
-        argument(
-            "--root-key",
-            metavar="FILE",
-            help="root.key of the machine that ran init; without it: ask, and wait for approval",
-        ),
-        argument(
-            "--wait", metavar="SPAN", default="10m", help="how long to wait for it (default: 10m); then call it again"
-        ),
+        argument("--root-key FILE", "root.key of the machine that ran init; without it: ask, and wait for approval"),
+        argument("--wait SPAN", "how long to wait for it (default: 10m); then call it again", default="10m"),
     ),
     "leave": command(
         "Take this machine out of its cluster.",
         run_leave,
         _ROOT,
-        argument("--root-key", metavar="FILE", help="the cluster's root key; without it: say what remains to do"),
-        argument("--node", metavar="NAME", help="another node, which is lost: its machine is asked nothing"),
-        argument("--to", metavar="NODE", action="append", default=[], help="who gets its shards, in turn"),
-        argument("--wait", metavar="SPAN", default="60s", help="how long the others may take (default: 60s)"),
+        argument("--root-key FILE", "the cluster's root key; without it: say what remains to do"),
+        argument("--node NAME", "another node, which is lost: its machine is asked nothing"),
+        argument("--to NODE", "who gets its shards, in turn", action="append", default=[]),
+        argument("--wait SPAN", "how long the others may take (default: 60s)", default="60s"),
         _NO_SYSTEMD,
         add_cluster_options,
     ),

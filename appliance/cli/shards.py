@@ -216,11 +216,9 @@ def _share(cluster: Cluster, options: Namespace) -> int:
     return _told(options, record, text)
 
 
-WAIT: Final = argument("--wait", metavar="SPAN", default="60s", help="how long the node may take to answer (60s)")
+WAIT: Final = argument("--wait SPAN", "how long the node may take to answer (60s)", default="60s")
 
-_SILENT_TOO: Final = argument(
-    "--silent-too", action="store_true", help="also to a node that does not answer: its leases wait for it"
-)
+_SILENT_TOO: Final = argument("--silent-too", "also to a node that does not answer: its leases wait for it")
 
 _VERBS: Final = {
     "ls": cluster_command(
@@ -229,8 +227,8 @@ _VERBS: Final = {
     "move": cluster_command(
         "give one shard to another node, or to its own where another runs it; who renews loses no lease",
         _move,
-        argument("shard", metavar="SHARD", type=int),
-        argument("node", metavar="NODE"),
+        argument("shard SHARD", type=int),
+        argument("node NODE"),
         _SILENT_TOO,
         ROOT_KEY,
         repeated=True,
@@ -238,8 +236,8 @@ _VERBS: Final = {
     "reshard": cluster_command(
         "have another number of shards; who renews loses no lease",
         _reshard,
-        argument("count", metavar="N", type=int),
-        argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)"),
+        argument("count N", type=int),
+        argument("--nodes NODE,...", "over these nodes (default: those that have shards)"),
         _SILENT_TOO,
         ROOT_KEY,
         repeated=True,
@@ -247,7 +245,7 @@ _VERBS: Final = {
     "share": cluster_command(
         "give a node that has none its share of the shards; who renews loses no lease",
         _share,
-        argument("node", metavar="NODE"),
+        argument("node NODE"),
         WAIT,
         ROOT_KEY,
         repeated=True,

@@ -28,9 +28,17 @@ from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegat
 from timeagent.trust import KeyEntry
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
-from ..admin.founding import next_policy, publish_policy
 from ..admin.membership import accept, asked, let_in
-from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
+from ..admin.trust import (
+    KEY_OVERLAP_NS,
+    check_known,
+    issue,
+    move_node,
+    next_policy,
+    publish_policy,
+    revoke_keys,
+    revoke_node,
+)
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
 from ..formats.policy import Policy
@@ -327,23 +335,21 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
     return 0
 
 
-_NODE: Final = argument("node", metavar="NODE")
+_NODE: Final = argument("node NODE")
 _PURPOSES: Final = [str(purpose) for purpose in Purpose]
-_OVERLAP: Final = argument(
-    "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
-)
+_OVERLAP: Final = argument("--overlap SPAN", "how long the earlier keys stay valid beside the new ones (default: 1d)")
 _TRUST_VERBS: Final = {
     "ls": cluster_command("every key of the newest trust record", _list),
     "show": cluster_command(
         "a node's public keys, as lines that --public and --key take",
         _show,
         _NODE,
-        argument("--purpose", choices=_PURPOSES, help="only this key"),
+        argument("--purpose", "only this key", choices=_PURPOSES),
     ),
     "approve": cluster_command(
         "let in a machine that asks with `tenure join`",
         _approve,
-        argument("--fingerprint", metavar="SHA256:...", help="of the request, as join says it there"),
+        argument("--fingerprint SHA256:...", "of the request, as join says it there"),
         _NODE,
         WAIT,
         ROOT_KEY,
@@ -353,16 +359,14 @@ _TRUST_VERBS: Final = {
         _issue,
         _NODE,
         ROOT_KEY,
-        argument(
-            "--public", metavar="FILE", required=True, help="lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints"
-        ),
+        argument("--public FILE", "lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints", required=True),
         _OVERLAP,
     ),
     "rotate": cluster_command(
         "make this node's next keys and use them",
         _rotate,
-        argument("--root-key", metavar="FILE", help="the cluster's root key"),
-        argument("--purpose", action="append", choices=_PURPOSES, help="only these keys (default: all that are here)"),
+        argument("--root-key FILE", "the cluster's root key"),
+        argument("--purpose", "only these keys (default: all that are here)", action="append", choices=_PURPOSES),
         _OVERLAP,
     ),
     "revoke": cluster_command(
@@ -370,23 +374,23 @@ _TRUST_VERBS: Final = {
         _revoke,
         _NODE,
         ROOT_KEY,
-        argument("--key", metavar="SHA256:...", help="only this key, by its fingerprint (default: all)"),
-        argument("--from", dest="instant", metavar="INSTANT", help="from then on, in RFC 3339 (default: now)"),
+        argument("--key SHA256:...", "only this key, by its fingerprint (default: all)"),
+        argument("--from INSTANT", "from then on, in RFC 3339 (default: now)", dest="instant"),
     ),
     "move": cluster_command(
         "say where a node answers other nodes",
         _move,
         _NODE,
         ROOT_KEY,
-        argument("address", metavar="HOST[:PORT]", help="or `none`: it answers nobody"),
+        argument("address HOST[:PORT]", "or `none`: it answers nobody"),
     ),
     "delegate": command(
         "make online Roughtime keys ahead, where the long-term key is",
         _delegate,
-        argument("--roughtime-key", metavar="FILE", required=True, help="the long-term key: roughtime.key"),
-        argument("--out", metavar="DIR", required=True, help="write them there: roughtime/ of the node"),
-        argument("--for", dest="span", metavar="SPAN", default="365d", help="for so long (default: 365d)"),
-        argument("--each", metavar="SPAN", default="30d", help="each key for so long (default: 30d)"),
+        argument("--roughtime-key FILE", "the long-term key: roughtime.key", required=True),
+        argument("--out DIR", "write them there: roughtime/ of the node", required=True),
+        argument("--for SPAN", "for so long (default: 365d)", dest="span", default="365d"),
+        argument("--each SPAN", "each key for so long (default: 30d)", default="30d"),
         JSON,
     ),
 }
@@ -394,14 +398,14 @@ _POLICY_VERBS: Final = {
     "show": cluster_command(
         "the policy's numbers, and what they come to",
         _show_policy,
-        argument("--number", type=int, metavar="N", help="an earlier one (default: the newest)"),
+        argument("--number N", "an earlier one (default: the newest)", type=int),
     ),
     "set": cluster_command(
         "publish the next policy, which running processes take up by themselves",
         _set_policy,
-        *(argument(f"--{_option(name)}", dest=name, metavar="SPAN", help=words) for name, words in _NUMBERS.items()),
-        argument("--root-key", metavar="FILE", help="the cluster's root key"),
-        argument("--dry-run", action="store_true", help="only say what would change; needs no root key"),
+        *(argument(f"--{_option(name)} SPAN", words, dest=name) for name, words in _NUMBERS.items()),
+        argument("--root-key FILE", "the cluster's root key"),
+        argument("--dry-run", "only say what would change; needs no root key"),
     ),
 }
 COMMANDS: Final = {

@@ -6,12 +6,13 @@ the real commands, as child processes: one ``tenure read`` per node, one ``tenur
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -24,15 +25,14 @@ from appliance.demo.bank import LOG, Books, Opening, account, encode
 from appliance.demo.machines import PATIENCE_NS, Event, Machine
 from appliance.demo.rogue import EARLY_DOMAIN
 from appliance.formats.framing import CHECKSUM_BYTES, Kind
-from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK
 from appliance.formats.stamped import stamp
 from timeagent.clock import MachineClock
 from timeagent.errors import Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, Span, span_text
 
-from ..bag.logs import racks_there
-from ..bag.survey import BagView, ClosingState, view_rack
+from ..bag.logs import BagView, ClosingState, racks_there, view_rack
+from ..formats.closed import open_lock
 from .machines import DemoPlace
 
 ACCOUNTS: Final = 12
@@ -93,7 +93,7 @@ class Director:
         for machine in self.machines:
             machine.start_daemon()
         for _ in self.machines:
-            self.await_event(lambda event: event.get("schema") == "tenure.node", "the daemons to start")
+            self.await_event("schema", "tenure.node", "the daemons to start")
         with self.open_cluster() as cluster, cluster.session("opening accounts") as session:
             by_agent = self.course.time_by_agent = cluster.time_by_agent
             maker = "comes from the node's agent" if by_agent else "is made in each process: no agent runs"
@@ -119,13 +119,10 @@ class Director:
         for machine in machines:
             machine.start_agent()
         for _ in machines:
-            self.await_event(lambda event: event.get("schema") == "tenure.time.run", "the time agents to start")
+            self.await_event("schema", "tenure.time.run", "the time agents to start")
 
     def trade(self, span: Span) -> None:
-        deadline = self.clock.boot_ns() + span
-        while self.clock.boot_ns() < deadline:
-            self._drain()
-            self.clock.sleep(_POLL_NS)
+        self._follow(lambda _: False, span)
 
     def cut_power(self) -> None:
         """Kill a random node while its teller holds leases."""
@@ -133,8 +130,8 @@ class Director:
         deadline = self.clock.boot_ns() + PATIENCE_NS
         with self.open_cluster() as cluster:
             while True:
-                victim.freeze_teller()
-                held = self._held_by(cluster, victim)
+                victim.signal("teller", signal.SIGSTOP)
+                held = self._held_by(cluster, victim.running["teller"].pid)
                 if held:
                     break
                 if self.clock.boot_ns() > deadline:
@@ -143,7 +140,7 @@ class Director:
                         f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}",
                         hint=f"run it while less else does, or look at stderr.log under {self.place.directory}",
                     )
-                victim.thaw_teller()
+                victim.signal("teller", signal.SIGCONT)
                 self.clock.sleep(self._random.randrange(20) * MS)
                 self._drain()
         victim.cut_power()
@@ -155,15 +152,13 @@ class Director:
         self.narrate("Its own shard is gone too, with all it knew. Nobody repairs anything:")
         self.narrate(f"the others wait until its last rights are surely over and its bags closed, about {longest}.")
 
-    def _held_by(self, cluster: Cluster, machine: Machine) -> list[str]:
+    @staticmethod
+    def _held_by(cluster: Cluster, teller: int) -> list[str]:
         held = []
-        teller = machine.teller.pid if machine.teller else 0
         for shard in cluster.map.shards:
-            try:
+            with contextlib.suppress(ShardUnavailable):
                 _, leases = cluster.inspect(shard)
-            except ShardUnavailable:
-                continue
-            held += [v.domain for v in leases if v.phase == "held" and v.holder.process == teller]
+                held += [each.domain for each in leases if each.phase == "held" and each.holder.process == teller]
         return sorted(held)
 
     def take_over(self) -> None:
@@ -173,19 +168,13 @@ class Director:
         self._start_agents([victim])
         victim.start_daemon()
         # Before its teller: a process that finds no shard of its node running runs it itself, and the daemon could not.
-        self.await_event(lambda event: event.get("schema") == "tenure.node", f"{victim.name}'s daemon to start")
+        self.await_event("schema", "tenure.node", f"{victim.name}'s daemon to start")
         self.narrate(f"{victim.name} is back, as its service supervisor would bring it: with an empty lease shard.")
-        deadline = self.clock.boot_ns() + PATIENCE_NS
-        while len(self.course.takeover_ns) < len(self.course.held_by_victim):
-            if self.clock.boot_ns() > deadline:
-                missing = sorted(set(self.course.held_by_victim) - set(self.course.takeover_ns))
-                raise Environment(
-                    "demo-stuck",
-                    f"nobody took over {' and '.join(missing)}",
-                    hint="run it again, and keep the directory",
-                )
-            self._drain()
-            self.clock.sleep(_POLL_NS)
+        course = self.course
+        if not self._follow(lambda _: len(course.takeover_ns) == len(course.held_by_victim)):
+            missing = sorted(set(course.held_by_victim) - set(course.takeover_ns))
+            what = f"nobody took over {' and '.join(missing)}"
+            raise Environment("demo-stuck", what, hint="run it again, and keep the directory")
         for domain, span in sorted(self.course.takeover_ns.items()):
             self.narrate(f"{domain} was taken over {span_text(span // MS * MS)} after the power cut.")
         victim.start_teller(ACCOUNTS)
@@ -193,7 +182,7 @@ class Director:
     def finish(self) -> None:
         """Let the tellers finish, then make everything final. Waits until one rack at least is sealed."""
         for machine in self.machines:
-            machine.finish_teller()
+            machine.finish("teller")
         self._drain()
         with self.open_cluster() as cluster:
             log = cluster.logs.opened(LOG)
@@ -205,7 +194,7 @@ class Director:
 
     def close(self) -> None:
         for machine in self.machines:
-            machine.finish_daemon()
+            machine.finish("daemon")
         for machine in self.machines:
             for reader in machine.readers:
                 reader.join()
@@ -214,21 +203,25 @@ class Director:
     def discard(self) -> None:
         """End whatever still runs, however the demo ended, and forget the tmpfs directories."""
         for machine in self.machines:
-            machine.discard()
+            machine.cut_power()
         self.place.forget()
 
-    def await_event(self, wanted: Callable[[Event], bool], what: str) -> None:
+    def await_event(self, key: str, value: str, what: str) -> None:
         """Wait until somebody says what is wanted. Raises Environment, naming ``what``, when nobody does."""
-        deadline = self.clock.boot_ns() + PATIENCE_NS
+        if not self._follow(lambda event: event.get(key) == value):
+            hint = f"look at stderr.log under {self.place.directory}"
+            raise Environment("demo-stuck", f"waited in vain for {what}", hint=hint)
+
+    def _follow(self, done: Callable[[Event], bool], span: Span = PATIENCE_NS) -> bool:
+        """Take note of what everybody says until it is done, for so long at most; return whether it was."""
+        deadline = self.clock.boot_ns() + span
         while self.clock.boot_ns() < deadline:
             event = self._next()
+            if done(event or {}):
+                return True
             if event is None:
                 self.clock.sleep(_POLL_NS)
-            elif wanted(event):
-                return
-        raise Environment(
-            "demo-stuck", f"waited in vain for {what}", hint=f"look at stderr.log under {self.place.directory}"
-        )
+        return False
 
     def _drain(self) -> None:
         while self._next() is not None:
@@ -253,28 +246,23 @@ class Director:
 # ---- planted faults: each leaves the evidence that the real accident would leave, and the audit must name it ----
 
 
-def during(fault: str, director: Director) -> None:
-    """Plant what has to happen while the cluster runs."""
-    if fault == "late-writer":
-        _late_writer(director)
-    elif fault == "forged-witness":
-        machine = director.machines[0]
-        machine.await_rogue(machine.start_rogue("forged-witness"))
-        director.narrate("An application writes a million under a witness that it made up.")
-    elif fault == "early-grant":
-        _early_grant(director)
-
-
 def _late_writer(director: Director) -> None:
     machine = director.machines[0]
-    process = machine.start_rogue("late-writer")
-    director.await_event(lambda event: event.get("event") == "pausing", "the late writer to be paused")
+    machine.start_rogue("late-writer")
+    director.await_event("event", "pausing", "the late writer to be paused")
     policy = director.place.policy
     director.narrate("A machine is paused in the middle of a write, until its lease and its bag are long over.")
     director.trade(policy.takeover_ns() + policy.span_ns + policy.grace_ns)
-    process.send_signal(signal.SIGCONT)
-    machine.await_rogue(process)
+    machine.signal("rogue", signal.SIGCONT)
+    machine.finish("rogue")
     director.narrate("It goes on, and its message appears too late: the bag's list was linked without it.")
+
+
+def _forged_witness(director: Director) -> None:
+    machine = director.machines[0]
+    machine.start_rogue("forged-witness")
+    machine.finish("rogue")
+    director.narrate("An application writes a million under a witness that it made up.")
 
 
 def _early_grant(director: Director) -> None:
@@ -288,14 +276,6 @@ def _early_grant(director: Director) -> None:
         director.narrate(f"A shard gives {EARLY_DOMAIN} away while another holds it.")
 
 
-def afterwards(fault: str, director: Director, narrate: Callable[[str], None]) -> None:
-    """Plant what happens to the tree when the cluster has stopped."""
-    plants = {"altered-file": _alter, "lost-file": _lose, "overwritten-lock": _overwrite}
-    if fault in plants:
-        with director.open_cluster() as cluster:
-            narrate(plants[fault](cluster, _sealed_bag(cluster)))
-
-
 def _sealed_bag(cluster: Cluster) -> BagView:
     grid = cluster.logs.opened(LOG).grid
     for rack in reversed(list(racks_there(cluster.context.storage, grid))):
@@ -305,10 +285,6 @@ def _sealed_bag(cluster: Cluster) -> BagView:
                 if bag.files:
                     return bag
     raise Environment("demo-failed", "no sealed rack holds a message", hint="run it with more --seconds")
-
-
-def _file(bag: BagView) -> str:
-    return f"{bag.bag.path}/{bag.files[0]}"
 
 
 def _read(cluster: Cluster, path: str) -> bytes:
@@ -326,7 +302,7 @@ def _replace(cluster: Cluster, path: str, data: bytes) -> None:
 
 def _alter(cluster: Cluster, bag: BagView) -> str:
     """Change an amount inside a message, and mend the checksum, as somebody who knows the format would."""
-    path = _file(bag)
+    path = f"{bag.bag.path}/{bag.files[0]}"
     data = bytearray(_read(cluster, path))
     position = data.rindex(b'"amount":') + len(b'"amount":')
     data[position] = ord("9") if data[position] != ord("9") else ord("8")
@@ -336,7 +312,7 @@ def _alter(cluster: Cluster, bag: BagView) -> str:
 
 
 def _lose(cluster: Cluster, bag: BagView) -> str:
-    cluster.context.storage.unlink(_file(bag))
+    cluster.context.storage.unlink(f"{bag.bag.path}/{bag.files[0]}")
     return f"Somebody deletes {bag.files[0]}."
 
 
@@ -347,6 +323,33 @@ def _overwrite(cluster: Cluster, bag: BagView) -> str:
     shorter = msgspec.structs.replace(lock, entries=lock.entries[1:])
     _replace(cluster, path, stamp(Kind.LOCK, shorter, cluster.time))
     return f"Somebody writes another lock file over that of {bag.bag.path}."
+
+
+def _on_the_tree(change: Callable[[Cluster, BagView], str]) -> Callable[[Director], None]:
+    """Return what does this to a sealed bag when the cluster has stopped, and says what was done."""
+
+    def plant(director: Director) -> None:
+        with director.open_cluster() as cluster:
+            director.narrate(change(cluster, _sealed_bag(cluster)))
+
+    return plant
+
+
+FAULTS: Final[Mapping[str, tuple[bool, Callable[[Director], None]]]] = {
+    "late-writer": (True, _late_writer),
+    "forged-witness": (True, _forged_witness),
+    "altered-file": (False, _on_the_tree(_alter)),
+    "lost-file": (False, _on_the_tree(_lose)),
+    "early-grant": (True, _early_grant),
+    "overwritten-lock": (False, _on_the_tree(_overwrite)),
+}
+"""By name: whether the cluster still runs when a fault is planted, and what plants it."""
+
+
+def plant(fault: str | None, director: Director, *, runs: bool) -> None:
+    """Plant a fault, if this is its time: while the cluster ``runs``, or after that."""
+    if fault is not None and FAULTS[fault][0] is runs:
+        FAULTS[fault][1](director)
 
 
 # ---- afterwards: do all nodes read the same, is the money there, is every acknowledged transfer in the record ----

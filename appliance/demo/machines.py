@@ -10,7 +10,6 @@ The tmpfs directories are made under /dev/shm and removed at the end.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -29,7 +28,7 @@ from timeagent.errors import Environment
 from timeagent.keys import Signer, save_private_key
 from timeagent.units import MINUTE, MS, SECOND, Instant
 
-from ..admin.founding import enroll, found_cluster, publish_map
+from ..admin.membership import enroll, found_cluster, publish_map
 from ..bag.roots import Root, storage_at
 from ..formats.policy import Policy
 from ..node.runtime import default_directory
@@ -133,11 +132,10 @@ class Machine:
     events: SimpleQueue[tuple[str, Event]]
     rogue_daemon: str = ""
     """The rule that this machine's daemon breaks, if any."""
-    daemon: subprocess.Popen[bytes] | None = None
-    teller: subprocess.Popen[bytes] | None = None
-    agent: subprocess.Popen[bytes] | None = None
-    rogues: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Its processes by role: daemon, teller, agent, rogue."""
     readers: list[Thread] = field(default_factory=list)
+    """What follows those whose end somebody waits for."""
 
     @property
     def name(self) -> str:
@@ -148,59 +146,54 @@ class Machine:
         return self.settings.directory / "journal"
 
     def start_daemon(self) -> None:
-        words = ["tenure", "node", "run", "--json", "--allow-root"]
-        if self.rogue_daemon:
-            words = [ROGUE, self.rogue_daemon]
-        self.daemon = self._start("daemon", ["-m", *words])
+        words = ("tenure", "node", "run", "--json", "--allow-root")
+        self._start("daemon", *((ROGUE, self.rogue_daemon) if self.rogue_daemon else words))
 
     def start_agent(self) -> None:
-        """Start the node's time agent; it says so when there is a time. It runs until the machine is discarded."""
-        self.agent = self._start("agent", ["-m", "tenure", "time", "run", "--json", "--allow-root"])
-        self.readers.pop()  # nobody waits for its end
+        """Start the node's time agent; it says so when there is a time. It runs until the machine is without power."""
+        self._start("agent", "tenure", "time", "run", "--json", "--allow-root")
 
-    def start_rogue(self, role: str) -> subprocess.Popen[bytes]:
-        self.rogues.append(self._start("rogue", ["-m", ROGUE, role]))
-        return self.rogues[-1]
+    def start_rogue(self, what: str) -> None:
+        self._start("rogue", ROGUE, what)
 
-    def await_rogue(self, process: subprocess.Popen[bytes]) -> None:
-        self._wait(process, "rogue")
-
-    def start_teller(self, accounts: int, *extra: str) -> None:
+    def start_teller(self, accounts: int) -> None:
         self.seed += 1
-        words = ["-m", "appliance.demo.bank", "--accounts", str(accounts), "--journal", str(self.journal)]
-        self.teller = self._start("teller", [*words, "--seed", str(self.seed), *extra], subprocess.PIPE)
+        words = ("--accounts", str(accounts), "--journal", str(self.journal), "--seed", str(self.seed))
+        self._start("teller", "appliance.demo.bank", *words)
 
-    def freeze_teller(self) -> None:
-        _signal(self.teller, signal.SIGSTOP)
-
-    def thaw_teller(self) -> None:
-        _signal(self.teller, signal.SIGCONT)
+    def signal(self, role: str, number: signal.Signals) -> None:
+        """Send a signal to one of its processes, if that runs."""
+        process = self.running.get(role)
+        if process and process.poll() is None:
+            process.send_signal(number)
 
     def cut_power(self) -> None:
         """Kill all processes, at once: nothing is flushed, nothing is given back."""
-        _kill(self.daemon, self.teller, self.agent)
-        self.daemon = self.teller = self.agent = None
+        for role in self.running:
+            self.signal(role, signal.SIGKILL)
+        for process in self.running.values():
+            process.wait()
+        self.running.clear()
 
-    def finish_teller(self) -> None:
-        """Ask the teller to finish its customer and stop; wait for it."""
-        if self.teller is None:
+    def finish(self, role: str) -> None:
+        """Wait for one of its processes, if that runs: the daemon and the teller are told to stop in good order."""
+        process = self.running.get(role)
+        if process is None:
             return
-        if self.teller.stdin:
-            self.teller.stdin.close()
-        self._wait(self.teller, "teller")
-        self.teller = None
-
-    def finish_daemon(self) -> None:
-        """Stop the daemon orderly; wait for it."""
-        if self.daemon is None:
-            return
-        self.daemon.send_signal(signal.SIGINT)
-        self._wait(self.daemon, "daemon")
-        self.daemon = None
-
-    def discard(self) -> None:
-        """End whatever still runs. Only what this machine started."""
-        _kill(self.teller, self.daemon, self.agent, *self.rogues)
+        if role == "daemon":
+            process.send_signal(signal.SIGINT)
+        elif process.stdin:
+            process.stdin.close()
+        hint = f"look at {self.settings.directory / 'stderr.log'}"
+        deadline = self.clock.boot_ns() + PATIENCE_NS
+        while process.poll() is None:
+            if self.clock.boot_ns() > deadline:
+                raise Environment("demo-stuck", f"the {role} of {self.name} did not stop", hint=hint)
+            self.clock.sleep(_POLL_NS)
+        del self.running[role]
+        if process.returncode:
+            ended = f"the {role} of {self.name} ended with exit code {process.returncode}: {self._last_words()}"
+            raise Environment("demo-failed", ended, hint=hint)
 
     def acknowledged(self) -> list[str]:
         """Return the ids in the journal; a line that the power cut tore is not one."""
@@ -209,17 +202,20 @@ class Machine:
         *lines, _ = self.journal.read_text(encoding="ascii").split("\n")
         return lines
 
-    def _start(self, role: str, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    def _start(self, role: str, module: str, *words: str) -> None:
         """Start a process of this machine, and follow what it says."""
         place = ["--root", str(self.settings.root), "--node-dir", str(self.settings.directory)]
+        stdin = subprocess.PIPE if role == "teller" else subprocess.DEVNULL
         with (self.settings.directory / "stderr.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own modules
-                [sys.executable, *words, *place], stdin=stdin, stdout=subprocess.PIPE, stderr=log, env=os.environ
+                [sys.executable, "-m", module, *words, *place], stdin=stdin, stdout=subprocess.PIPE, stderr=log
             )
         assert process.stdout is not None
-        self.readers.append(Thread(target=self._relay, args=(process.stdout, role), daemon=True))
-        self.readers[-1].start()
-        return process
+        self.running[role] = process
+        reader = Thread(target=self._relay, args=(process.stdout, role), daemon=True)
+        reader.start()
+        if role != "agent":
+            self.readers.append(reader)
 
     def _relay(self, stream: IO[bytes], role: str) -> None:
         for line in stream:
@@ -227,39 +223,6 @@ class Machine:
                 self.events.put((self.name, {"role": role, **msgspec.json.decode(line)}))
         stream.close()
 
-    def _wait(self, process: subprocess.Popen[bytes], role: str) -> None:
-        deadline = self.clock.boot_ns() + PATIENCE_NS
-        while process.poll() is None:
-            if self.clock.boot_ns() > deadline:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                raise Environment(
-                    "demo-stuck",
-                    f"the {role} of {self.name} did not stop",
-                    hint=f"look at {self.settings.directory / 'stderr.log'}",
-                )
-            self.clock.sleep(_POLL_NS)
-        if process.returncode != 0:
-            raise Environment(
-                "demo-failed",
-                f"the {role} of {self.name} ended with exit code {process.returncode}: {self._last_words()}",
-                hint=f"look at {self.settings.directory / 'stderr.log'}",
-            )
-
     def _last_words(self) -> str:
         lines = (self.settings.directory / "stderr.log").read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
-
-
-def _signal(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> None:
-    if process and process.poll() is None:
-        process.send_signal(number)
-
-
-def _kill(*processes: subprocess.Popen[bytes] | None) -> None:
-    """Kill all that still run, at once; wait for their end."""
-    for process in processes:
-        _signal(process, signal.SIGKILL)
-    for process in processes:
-        if process:
-            process.wait()

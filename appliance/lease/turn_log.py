@@ -14,9 +14,8 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import groupby, islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,6 +29,9 @@ from ..formats.chains import CeilingKind, CeilingRecord
 from .domain import Free, SessionRecord, State, Taken
 from .store import FORM, LeaseStore
 from .whole_shard import Suspension
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 PART_BYTES: Final = 256 * 1024
 REQUEST_BYTES: Final = 1024 * 1024
@@ -476,6 +478,8 @@ class Etcd:
 
     def _call[T](self, path: str, question: Mapping[str, object], kind: type[T]) -> T:
         """Ask the instance that answered last. Raises ShardUnavailable: it may have been done, or may be yet."""
+        from http.client import HTTPException  # noqa: PLC0415 - it loads all of email: only for who has an etcd
+
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -490,6 +494,8 @@ class Etcd:
             raise self._unanswered(path, f"{type(problem).__name__} {problem}".strip()) from None
 
     def _connect(self) -> HTTPConnection:
+        from http.client import HTTPConnection, HTTPSConnection  # noqa: PLC0415 - as above
+
         where = urlsplit(self._endpoints[0])
         host, port = where.hostname or "", where.port or 2379
         if where.scheme == "https":

@@ -33,7 +33,7 @@ from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.turn_log import KeyValues, LogLost, TurnLog
+from ..lease.turn_log import Etcd, KeyValues, LogLost, TurnLog
 from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .records import StoredLedger
@@ -127,8 +127,6 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
-        from ..lease.turn_log import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
-
         self._tries += 1  # the next who begins asks the next instance first
         first = self._tries % len(access.endpoints)
         endpoints = (*access.endpoints[first:], *access.endpoints[:first])

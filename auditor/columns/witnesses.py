@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from appliance.formats.witness import (
     WitnessKind,
 )
 from auditor.evidence.signatures import FrameReader, KnownHead
+from auditor.rules.finding import breaks
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
@@ -46,21 +47,19 @@ from .layout import (
     NotPlain,
     numbers,
     small,
+    time_columns,
 )
 from .records import Records, Shapes
 
 _KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
 MODES: Final = tuple(Mode)
 OUTCOMES: Final = tuple(LeaseOutcome)
-_HALVES: Final = (Half.WHOLE, Half.LEAVING, Half.COMING)
 _PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN})
 """How leases end, mostly; nobody ended these alone, or with others."""
 
 
 def _kind(entry: Entry) -> int:
-    if isinstance(entry, Witness):
-        return _KINDS[entry.kind]
-    return ENDED if isinstance(entry, Ended) else OTHER
+    return _KINDS[entry.kind] if isinstance(entry, Witness) else ENDED if isinstance(entry, Ended) else OTHER
 
 
 def _plain(entry: Entry) -> bool:
@@ -74,18 +73,13 @@ def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     rows["kind"] = records.of_each(_kind, np.uint8)[chosen]
     plain = records.of_each(_plain)[chosen]
     rows["cid"] = (records.identifiers("correlation_id", 2) | records.identifiers("ending.correlation_id", 2))[chosen]
-    rows["mode"] = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)[
-        chosen
-    ]
+    modes = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)
+    rows["mode"] = modes[chosen]
     rows["held"] = records.of_each(lambda each: isinstance(each, Witness) and each.phase is Phase.HELD)[chosen]
     for column, told, name in (("previous", "follows", "previous_id"), ("session", "under", "session_id")):
         rows[column], rows[told] = records.identifiers(name, 2)[chosen], records.there(name)[chosen]
-    for column, name in (
-        ("fence", "fence"),
-        ("expiry", "expiry_ns"),
-        ("floor", "floor_ns"),
-        ("settle_to", "settle_to_ns"),
-    ):
+    for name in ("fence", "expiry_ns", "floor_ns", "settle_to_ns"):
+        column = name.removesuffix("_ns")
         rows[column] = records.number(name)[chosen]
         plain &= small(rows[column])
     for who, places in (("last", ("ending", "last_ended")), ("set_by", ("floor_set_by",))):
@@ -95,14 +89,10 @@ def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     rows["holder"] = numbers(digests, 2)[which[chosen] + 1]
     rows["timed"] = records.there("ending.watermark_time")[chosen]
     which, raw = records.distinct("ending.watermark_time")
-    tokens = [_token(each) for each in raw]
     which = which[chosen]
-    for column in ("midpoint", "radius", "staleness"):
-        values = np.array([0, *(0 if t is None else getattr(t, f"{column}_ns") for t in tokens)], np.uint64)
-        plain &= (values < NUMBER_MAX)[which + 1]
-        rows[column] = np.where(values < NUMBER_MAX, values, 0)[which + 1]
-    plain &= np.array([True, *(token is not None for token in tokens)])[which + 1]
-    rows["plain"] = plain
+    fine, times = time_columns([*map(_token, raw), None])  # the last is that of those that have none
+    rows["midpoint"], rows["radius"], rows["staleness"] = times[:, which]
+    rows["plain"] = plain & (fine[which] | ~rows["timed"])
     return rows
 
 
@@ -182,7 +172,9 @@ class Witnesses:
         self, heads: Records, frames: FrameReader, keyring: Keyring, of_signed: Shapes, of_entries: Shapes
     ) -> None:
         """Open those that the heads of frames carry."""
-        carried_by, carried, raw = _carried(heads)
+        if max(len(each.witnesses) for each in heads.kinds()) > WITNESSES_MAX:  # type: ignore[attr-defined]
+            raise NotPlain
+        carried_by, carried, raw = heads.distinct_items("witnesses")
         self.count = len(raw)
         if not raw:
             self.frame = self.which = self.session_frame = self.session_which = np.zeros(0, np.int64)
@@ -198,7 +190,9 @@ class Witnesses:
         for each in np.unique(self.batch, return_index=True)[1].tolist():
             one = decode(SignedWitness, raw[each])
             self.batches.append((frames.head(one, keyring), one.head))
-        self._holds = self._on_paths(signed)
+        signers = [known.head for known, _ in self.batches]
+        signing = [head.count for head in signers], [head.root for head in signers]
+        self._holds = check_paths(self.entries, signed.items("path"), self.batch, self.position, *signing)
         self._told = told
         self.correlation = told.identifiers("correlation_id", 2)
         self.settle_to = told.number("settle_to_ns")
@@ -251,51 +245,26 @@ class Witnesses:
             stands &= ~under | (self._told.identifiers(f"ended.{place}", 2)[of] != lease).any(axis=1)
         return stands, np.where(under, of, self.which)
 
-    def with_other_halves(self, saying: Column) -> tuple[Flags, Flags]:
-        """Say of each lease that a frame carries whether it is no half that leaves, and whether it has what it needs.
-
-        ``saying``: the witness of each that says until when. It says how much of a lease it is as well, unless the
-        lease's own goes by a newer map.
-        """
-        going_by = np.array([known.head.going_by for known, _ in self.batches], np.int64)
-        halves = np.array([_HALVES.index(known.head.half) for known, _ in self.batches], np.int64)
-        own, said = self.batch[self.which], self.batch[saying]
-        newest = np.where(going_by[own] > going_by[said], own, said)
-        half = halves[newest]
-        rows = np.flatnonzero(half)
-        fits = half == 0
-        if len(rows):
-            holder, _ = self._told.distinct("holder.node", "holder.purpose")
-            which = self.which[rows]
-            names = (self.frame[rows], self.domain[which], holder[which], going_by[newest[rows]])
-            whose = np.unique(np.stack(names, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-            there = np.zeros((len(rows), len(_HALVES)), np.bool_)
-            there[whose, half[rows]] = True
-            fits[rows] = there[whose, 1] & there[whose, 2]
-        return half != _HALVES.index(Half.LEAVING), fits
-
-    def _on_paths(self, signed: Records) -> Flags:
-        heads = [known.head for known, _ in self.batches]
-        counts, roots = [head.count for head in heads], [head.root for head in heads]
-        return check_paths(self.entries, signed.items("path"), self.batch, self.position, counts, roots)
-
     def good(self, policy: Policy) -> tuple[Flags, Column]:
-        """Say of each whether it holds by itself, and for each the earliest instant at which it was signed."""
-        tokens_of = [known.token for known, _ in self.batches]
+        """Say of each whether it holds by itself, and for each the earliest instant at which it was signed.
+
+        While a domain moves, leases count with their other halves: which of a frame's these are the rules say.
+        """
         term_ns_max = policy.lease_term_max_ns
         sound = [
             known.refusal is None
-            and token.radius_ns <= policy.radius_ns_max
-            and max(token.midpoint_ns, token.radius_ns, term_ns_max) < NUMBER_MAX
-            for (known, _), token in zip(self.batches, tokens_of, strict=True)
+            and known.head.half is Half.WHOLE
+            and known.token.radius_ns <= policy.radius_ns_max
+            and term_ns_max < NUMBER_MAX
+            for known, _ in self.batches
         ]
-        safe = [token if fine else None for token, fine in zip(tokens_of, sound, strict=True)]
-        midpoint, radius = _figures(safe, "midpoint_ns")[self.batch], _figures(safe, "radius_ns")[self.batch]
+        fine, times = time_columns(known.token for known, _ in self.batches)
+        midpoint, radius, _ = times[:, self.batch]
         good = (
             self._holds
-            & np.array(sound)[self.batch]
+            & (np.array(sound, np.bool_) & fine)[self.batch]
             & self._told.of_each(usual)
-            & (self.expiry <= midpoint + term_ns_max + radius)
+            & ~breaks("term-above-policy", self.expiry, midpoint + term_ns_max + radius)
             & small(self.position)
             & small(self.settle_to)
         )
@@ -316,14 +285,3 @@ class Witnesses:
 def usual(witness: Witness | SessionWitness) -> bool:
     """Whether frames may be written under what a witness states."""
     return isinstance(witness, SessionWitness) or (witness.mode.may_write and witness.phase is Phase.HELD)
-
-
-def _carried(heads: Records) -> tuple[Column, Column, list[bytes]]:
-    """Return frame and number of each witness that a frame carries, frame by frame, and the bytes of each number."""
-    if max(len(each.witnesses) for each in heads.kinds()) > WITNESSES_MAX:  # type: ignore[attr-defined]
-        raise NotPlain
-    return heads.distinct_items("witnesses")
-
-
-def _figures(tokens: list[SignedTime | None], name: str) -> NDArray[Any]:
-    return np.array([0 if token is None else getattr(token, name) for token in tokens], np.int64)

@@ -25,7 +25,7 @@ from auditor.report.formats import (
     text_lines,
 )
 from auditor.report.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
-from timeagent.console import Progress, note, print_json, say, say_all
+from timeagent.console import Progress, argument, note, print_json, say, say_all, together
 from timeagent.errors import BadRequest
 
 from .running import narrowing, path_arguments, pinned, read_archive_of, run_audit
@@ -33,46 +33,34 @@ from .running import narrowing, path_arguments, pinned, read_archive_of, run_aud
 UNCONFIRMED: Final = 3
 FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    path_arguments(parser, needed=False)
-    parser.add_argument(
-        "reports",
-        metavar="REPORT",
+add_arguments: Final = together(
+    path_arguments(needed=False),
+    argument(
+        "reports REPORT",
+        "only after a word in the place of PATH: diff and two reports of --json, or export and the PATH",
         type=Path,
         nargs="*",
-        help="only after a word in the place of PATH: diff and two reports of --json, or export and the PATH",
-    )
-    parser.add_argument("--parquet", metavar="DIR", type=Path, help="with export: where its files are written; new")
-    parser.add_argument(
-        "--against", metavar="COPY", type=Path, help="another copy of the tree: say where the two contradict each other"
-    )
-    parser.add_argument(
-        "--selftest",
-        action="store_true",
-        help="instead of PATH: audit trees with planted faults, and find exactly those",
-    )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="how it is reported (default: text)")
-    parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="one JSON object: --format json"
-    )
-    parser.add_argument(
-        "--jsonl", dest="format", action="store_const", const="jsonl", help="one JSON object a line: --format jsonl"
-    )
-    parser.add_argument(
-        "--only",
-        metavar="CODE",
+    ),
+    argument("--parquet DIR", "with export: where its files are written; new", type=Path),
+    argument("--against COPY", "another copy of the tree: say where the two contradict each other", type=Path),
+    argument("--selftest", "instead of PATH: audit trees with planted faults, and find exactly those"),
+    argument("--format", "how it is reported (default: text)", choices=FORMATS, default="text"),
+    argument("--json", "one JSON object: --format json", dest="format", action="store_const", const="json"),
+    argument("--jsonl", "one JSON object a line: --format jsonl", dest="format", action="store_const", const="jsonl"),
+    argument(
+        "--only CODE",
+        "report this code, these codes (r2-*) or this verdict only; repeatable, or with commas",
         action="append",
         default=[],
-        help="report this code, these codes (r2-*) or this verdict only; repeatable, or with commas",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--fail-on",
+        "which findings make the exit code other than 0: of that verdict, or worse; warning (the default): all "
+        "but what is only worth knowing; any: that too",
         choices=[each.value for each in FailOn],
         default=DEFAULT.value,
-        help="which findings make the exit code other than 0: of that verdict, or worse; warning (the default): all "
-        "but what is only worth knowing; any: that too",
-    )
+    ),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -211,7 +199,7 @@ def run_selftest(form: str) -> int:
     """Audit the packed trees, report in text or JSON. Returns 0 where exactly what is planted was found, else 1."""
     if form not in ("text", "json"):
         raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
-    from auditor import selftest
+    from . import selftest
 
     progress = Progress("selftest")
     tried: list[selftest.Case] = []

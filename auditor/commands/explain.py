@@ -17,23 +17,23 @@ from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines
 from auditor.report.result import Audit, by_id, exit_status
 from auditor.rules.finding import Finding
-from timeagent.console import counted, note, print_json, printable, say, say_all
+from timeagent.console import argument, counted, note, one_of, print_json, printable, say, say_all, together
 from timeagent.errors import BadRequest
 
 from .running import path_arguments, read_archive_of
 
 SCHEMA: Final = "tenure.explain"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
-    path_arguments(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    form.add_argument(
-        "--chain", action="store_true", help="every link of the evidence with every check, also those good"
-    )
-    form.add_argument("--svg", action="store_true", help="a picture of one finding on a time line, as SVG")
+_FINDING: Final = argument("finding FINDING", "the id of a finding, or how it begins")
+add_arguments: Final = together(
+    _FINDING,
+    path_arguments(),
+    one_of(
+        argument("--json", "one JSON object instead of text"),
+        argument("--chain", "every link of the evidence with every check, also those good"),
+        argument("--svg", "a picture of one finding on a time line, as SVG"),
+    ),
+)
 
 
 def chosen_findings(result: Audit, name: str, path: object) -> list[Finding]:
@@ -103,10 +103,11 @@ def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
         say_all(context_lines(context_of(finding, archive.timeline)))
 
 
-def add_bundle_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
-    path_arguments(parser)
-    parser.add_argument("--output", metavar="FILE", type=Path, help="a new file (default: stdout)")
+add_bundle_arguments: Final = together(
+    _FINDING,
+    path_arguments(),
+    argument("--output FILE", "a new file (default: stdout)", type=Path),
+)
 
 
 def run_bundle(arguments: argparse.Namespace) -> int:

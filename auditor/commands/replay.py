@@ -12,51 +12,39 @@ from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.pool import AuditProgress
 from auditor.timeline.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.timeline.report import SCHEMA, Delivered, json_fields, newest_delivered, text_lines
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import AuditedTree, Timeline, open_audited
 from auditor.timeline.what_if import Changes, changes, judged_timeline
-from timeagent.console import Progress, print_json, printable, say, say_all, whole_from
+from timeagent.console import Progress, argument, print_json, printable, say, say_all, together, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
-from .running import path_arguments, pinned, shown
+from .running import AuditProgress, path_arguments, pinned, shown
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    path_arguments(parser, index=False, needed=False)
-    parser.add_argument(
-        "--db",
-        metavar="FILE",
+add_arguments: Final = together(
+    path_arguments(index=False, needed=False),
+    argument(
+        "--db FILE",
+        "the file of `audit --db`: without PATH no tree is needed; with PATH it is made, or brought up to date",
         type=Path,
-        help="the file of `audit --db`: without PATH no tree is needed; with PATH it is made, or brought up to date",
-    )
-    parser.add_argument(
-        "--at", metavar="T", help="the instant: RFC 3339 in UTC, nanoseconds, start or end (default: end)"
-    )
-    parser.add_argument("--from", dest="first", metavar="T", help="with --step: where to begin (default: start)")
-    parser.add_argument("--to", dest="last", metavar="T", help="with --step: where to end (default: end)")
-    parser.add_argument("--step", choices=("event", "bag"), help="one line per event, or per bag that was closed")
-    parser.add_argument("--domain", metavar="NAME", help="follow one domain only")
-    parser.add_argument("--log", metavar="NAME", help="with --step: one log only")
-    parser.add_argument(
-        "--newest", metavar="N", type=whole_from(1), default=0, help="show the last N messages delivered of each log"
-    )
-    parser.add_argument("--drop-late", action="store_true", help="what if: leave out what came after its bag was due")
-    parser.add_argument(
-        "--shift",
-        metavar="NODE=SPAN",
-        action="append",
-        default=[],
-        help="what if: its clock had shown so much more (-: less)",
-    )
-    parser.add_argument("--grace", metavar="SPAN", help="what if: bags had been closed so long after their end")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    ),
+    argument("--at T", "the instant: RFC 3339 in UTC, nanoseconds, start or end (default: end)"),
+    argument("--from T", "with --step: where to begin (default: start)", dest="first"),
+    argument("--to T", "with --step: where to end (default: end)", dest="last"),
+    argument("--step", "one line per event, or per bag that was closed", choices=("event", "bag")),
+    argument("--domain NAME", "follow one domain only"),
+    argument("--log NAME", "with --step: one log only"),
+    argument("--newest N", "show the last N messages delivered of each log", type=whole_from(1), default=0),
+    argument("--drop-late", "what if: leave out what came after its bag was due"),
+    argument("--shift NODE=SPAN", "what if: its clock had shown so much more (-: less)", action="append", default=[]),
+    argument("--grace SPAN", "what if: bags had been closed so long after their end"),
+    argument("--json", "one JSON object instead of text"),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

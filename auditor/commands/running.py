@@ -6,69 +6,23 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.parts import Narrowing
-from auditor.pool import JOBS_MAX, AuditProgress
 from auditor.report.result import Audit
-from timeagent.console import Progress
+from timeagent.clock import SystemClock
+from timeagent.console import Argument, Progress, argument, together
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
-from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
+from timeagent.units import INSTANT_MAX, SECOND, parse_instant, rfc3339
+
+from ..walk.parts import JOBS_MAX, Narrowing
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
-
-
-def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
-    """Add PATH and what says how it is read. ``index``: whether it keeps one; ``needed``: PATH must be there."""
-    what = "a root, a copy or a part of one, or an uncompressed tar file of any of them"
-    parser.add_argument("path", metavar="PATH", type=Path, nargs=None if needed else "?", help=what)
-    parser.add_argument(
-        "--root-key",
-        metavar="FILE",
-        type=Path,
-        help="the cluster's public root key, one ssh-ed25519 line; without it the tree's own is taken",
-    )
-    parser.add_argument(
-        "--store",
-        metavar="COPY",
-        type=Path,
-        action="append",
-        default=[],
-        help="a store that logs of the tree are in, or a copy of it, named as PATH; repeatable",
-    )
-    if not index:
-        return
-    parser.add_argument(
-        "--db",
-        metavar="FILE",
-        type=Path,
-        help="keep what was read in this file: an interrupted audit goes on, and a second one reads only what changed",
-    )
-    parser.add_argument("--reread", action="store_true", help="with --db: read everything again")
-    parser.add_argument(
-        "--no-payload-hash",
-        action="store_true",
-        help="hash no data files: a tenth faster, blind to what was altered in them; exits with 3 if nothing is found",
-    )
-    parser.add_argument(
-        "--jobs", metavar="N", type=_jobs, default=0, help="how many processes read (default: as many as are worth it)"
-    )
-    parser.add_argument("--since", metavar="TIME", type=_instant, help="read no rack that ends before this (RFC 3339)")
-    parser.add_argument("--until", metavar="TIME", type=_instant, help="read no rack that begins after this")
-    parser.add_argument("--log", metavar="NAME", action="append", default=[], help="read this log only; repeatable")
-    parser.add_argument(
-        "--domain",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="judge the leases of this domain only; NAME* for all that begin so; repeatable",
-    )
 
 
 def _jobs(text: str) -> int:
@@ -82,6 +36,51 @@ def _instant(text: str) -> int:
         return parse_instant(text)
     except BadRequest as problem:
         raise argparse.ArgumentTypeError(problem.message) from None
+
+
+_READ: Final = together(
+    argument(
+        "--root-key FILE",
+        "the cluster's public root key, one ssh-ed25519 line; without it the tree's own is taken",
+        type=Path,
+    ),
+    argument(
+        "--store COPY",
+        "a store that logs of the tree are in, or a copy of it, named as PATH; repeatable",
+        type=Path,
+        action="append",
+        default=[],
+    ),
+)
+_KEPT: Final = together(
+    argument(
+        "--db FILE",
+        "keep what was read in this file: an interrupted audit goes on, and a second one reads only what changed",
+        type=Path,
+    ),
+    argument("--reread", "with --db: read everything again"),
+    argument(
+        "--no-payload-hash",
+        "hash no data files: a tenth faster, blind to what was altered in them; exits with 3 if nothing is found",
+    ),
+    argument("--jobs N", "how many processes read (default: as many as are worth it)", type=_jobs, default=0),
+    argument("--since TIME", "read no rack that ends before this (RFC 3339)", type=_instant),
+    argument("--until TIME", "read no rack that begins after this", type=_instant),
+    argument("--log NAME", "read this log only; repeatable", action="append", default=[]),
+    argument(
+        "--domain NAME",
+        "judge the leases of this domain only; NAME* for all that begin so; repeatable",
+        action="append",
+        default=[],
+    ),
+)
+
+
+def path_arguments(*, index: bool = True, needed: bool = True) -> Argument:
+    """Return what adds PATH, and how it is read. ``index``: whether that is kept; ``needed``: PATH must be there."""
+    what = "a root, a copy or a part of one, or an uncompressed tar file of any of them"
+    path = argument("path PATH", what, type=Path, nargs=None if needed else "?")
+    return together(path, _READ, _KEPT) if index else together(path, _READ)
 
 
 def narrowing(arguments: argparse.Namespace) -> Narrowing:
@@ -182,3 +181,32 @@ def pinned(path: Path | None) -> bytes | None:
         ) from None
     line = next((line for line in text.splitlines() if line.startswith("ssh-ed25519 ")), text.strip())
     return parse_public_line(line, str(path))
+
+
+_WIDTH: Final = 20
+
+
+class AuditProgress:
+    """Shows the progress of one audit. Time left is reckoned from the parts that are done."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._begun_ns = self._clock.monotonic_ns()
+        self._line = Progress("audit")
+
+    def show(self, done: int, total: int, messages: int, part: str) -> None:
+        spent_ns = max(1, self._clock.monotonic_ns() - self._begun_ns)
+        self._line.show(done, progress_text(done, total, messages, spent_ns, part))
+
+    def done(self) -> None:
+        self._line.done()
+
+
+def progress_text(done: int, total: int, messages: int, spent_ns: int, part: str) -> str:
+    """Return what follows the number of parts that are done."""
+    filled = _WIDTH * done // max(1, total)
+    left = spent_ns * (total - done) // max(1, done) // SECOND
+    minutes, seconds = divmod(left, 60)
+    bar = "#" * filled + "." * (_WIDTH - filled)
+    rate = messages * SECOND // spent_ns
+    return f"of {total} parts [{bar}] {messages:,} messages, {rate:,}/s, {minutes}:{seconds:02d} left, {part}"

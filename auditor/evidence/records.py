@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
@@ -18,8 +18,8 @@ import msgspec
 
 from appliance.formats.birth import LogBirth, Marker, check_grid, decode_marker, open_birth
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import RECORDS_LAG_NS
 from appliance.formats.framing import Kind, Piece
-from appliance.formats.lockfile import RECORDS_LAG_NS
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Rack, record_name
 from appliance.formats.policy import Policy
@@ -386,4 +386,4 @@ def judge_strangers(
         elif path not in told:
             told.add(path)
             reason = f"{path} may go by {which}: {each.finding.explanation}"
-            yield found("unverifiable-trust", path, reason, each.finding.evidence, each.finding.times)
+            yield replace(found("unverifiable-trust", path, reason, each.finding.evidence), times=each.finding.times)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from appliance.formats.birth import open_birth, store_of
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import open_lock, open_seal
 from appliance.formats.framing import Kind, Piece, open_frame, piece_at
 from appliance.formats.lease import Ending
-from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.stamped import open_signed
 from appliance.formats.witness import (
     BatchHead,
@@ -79,14 +79,8 @@ def context_lines(context: Context) -> Iterator[str]:
             f"      granted {rfc3339(lease.granted_ns)}, renewed {len(lease.renewed_ns)} times, "
             f"expiry {rfc3339(lease.expiry_ns)}, {ended}"
         )
-    around: list[tuple[int, str]] = [
-        (
-            each.instant_ns,
-            f"shard {each.shard} on {each.node} {each.how}",
-        )
-        for each in context.restarts
-    ]
-    around += [(each.instant_ns, f"clock of {each.node}: {each.what}") for each in context.clock_changes]
+    around = [(each.instant_ns, each.words) for each in context.restarts]
+    around += [(each.instant_ns, each.words) for each in context.clock_changes]
     around += [(each.instant_ns, event_words(each)) for each in (*context.moves, *context.closings)]
     if around:
         yield ""

@@ -15,12 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import PACK, open_lock, open_seal
 from appliance.formats.framing import Piece
-from appliance.formats.lockfile import open_lock, open_seal
-from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE, TMP, parse_data_name
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
-from auditor.rules.finding import Evidence, Finding, NamedInterval, found, in_order
+from auditor.rules.finding import Evidence, Finding, Times, found, in_order
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
@@ -135,13 +134,14 @@ def _sealed_elsewhere(
             yield found("forked-history", path, reason, [Evidence(path, 0, len(lock)), Evidence(f"{rack}/{SEAL}")])
 
 
-def _times(tree: Tree, twin: Tree, path: str) -> list[NamedInterval]:
+def _times(tree: Tree, twin: Tree, path: str) -> Times:
     """Return when each copy's file was signed, where it says so."""
-    times = []
+    times = {}
     for copy, which in ((tree, "this copy's"), (twin, "the other copy's")):
         token = _token(path, copy.read(path, PIECE_BYTES_MAX) or b"")
         if token is not None:
-            times.append(NamedInterval.of(f"{which} file, {rfc3339(token.midpoint_ns)}", token.interval))
+            said = token.interval.earliest, token.interval.latest
+            times[f"{which} file, {rfc3339(token.midpoint_ns)}"] = said
     return times
 
 

@@ -1,59 +1,78 @@
-"""Rules about bags and racks: what their lock files and seals say, against what is there."""
+"""Rules about bags, racks and packs: what their lock files and seals say, against what is there.
+
+Every rack from a log's birth on is sealed, in order, whether anybody wrote to it or not. A rack without a seal that is
+older than a sealed one has therefore lost it; so has one without a directory. Where everything stands in a pack follows
+from the seal alone, so that a damaged head or index costs no message: each file is judged by its own digest, and head
+and index are made again from the files and compared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from appliance.formats.framing import Kind, measure, pieces
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
-from appliance.formats.pack import PACK
-from appliance.formats.paths import SEAL, Bag, DataName, Rack, parse_data_name, record_name
+from appliance.formats.closed import (
+    HEAD_BYTES_MAX,
+    PACK,
+    LockEntry,
+    LockFile,
+    PackHead,
+    PackMaker,
+    RackSeal,
+    open_lock,
+    open_pack,
+)
+from appliance.formats.framing import Kind, Piece, measure, piece_at, pieces
+from appliance.formats.paths import LOCK, SEAL, Bag, DataName, Grid, Rack, parse_data_name, record_name
+from appliance.formats.stamped import Stamped
 from auditor.evidence.signatures import FrameEvidence
-from auditor.evidence.tree import PIECE_BYTES_MAX
+from auditor.evidence.tree import PIECE_BYTES_MAX, RackListing, Tree
+from timeagent.canonical import decode
+from timeagent.console import counted
+from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
-from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
+from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"
 """Said of what is missing: a copy that lists a rack before it is packed, and reads it afterwards, has neither."""
 
 
-def misplaced_lock(lock: LockFile, bag: Bag, cluster_id: bytes) -> str | None:
-    """Return why a lock file is not that of this bag, or None."""
-    if lock.cluster_id != cluster_id:
-        return f"it is of another cluster, {lock.cluster_id.hex()}"
-    if lock.bag != bag.path or lock.log != bag.log:
-        return f"it is the lock file of {lock.bag} of log {lock.log}"
-    foreign = next((entry.name for entry in lock.entries if "/" in entry.name or entry.name in ("", ".", "..")), None)
+def misplaced(record: LockFile | RackSeal, place: Bag | Rack, cluster_id: bytes) -> str | None:
+    """Return why a lock file, or a seal, is not that of this bag, or rack; None where it is."""
+    what, own = ("lock file", record.bag) if isinstance(record, LockFile) else ("seal", record.rack)
+    if record.cluster_id != cluster_id:
+        return f"it is of another cluster, {record.cluster_id.hex()}"
+    if (own, record.log) != (place.path, place.log):
+        return f"it is the {what} of {own} of log {record.log}"
+    names = [entry.name for entry in record.entries] if isinstance(record, LockFile) else []
+    foreign = next((name for name in names if "/" in name or name in ("", ".", "..")), None)
     return None if foreign is None else f"it lists {foreign!r}, which is no file name"
 
 
-def misplaced_seal(seal: RackSeal, rack: Rack, cluster_id: bytes) -> str | None:
-    """Return why a seal is not that of this rack, or None."""
-    if seal.cluster_id != cluster_id:
-        return f"it is of another cluster, {seal.cluster_id.hex()}"
-    if seal.rack != rack.path or seal.log != rack.log:
-        return f"it is the seal of {seal.rack} of log {seal.log}"
-    return None
+def lock_of(raw: bytes, path: str, bag: Bag, cluster_id: bytes) -> tuple[LockFile, Stamped]:
+    """Open the lock file of a bag. Raises Damaged for bytes that are none, or another bag's."""
+    lock, stamped = open_lock(raw, path)
+    if wrong := misplaced(lock, bag, cluster_id):
+        raise Damaged("record-misplaced", wrong)
+    return lock, stamped
 
 
 def closing_time(
     what: str, stamp: SignedTime | None, end_ns: int, where: Evidence, late: Iterable[Evidence]
 ) -> Iterator[Finding]:
     """premature-lock: closed when its span was surely not over. ``late``: files that came after, and are void."""
-    if stamp is None or stamp.interval.latest >= end_ns:
-        return
-    lost = sorted(late)
-    reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
-    if lost:
-        reason += f"; that made {len(lost)} {'file' if len(lost) == 1 else 'files'} void"
-    times = [NamedInterval.of("the stamp", stamp), NamedInterval.at("the end", end_ns)]
-    verdict = Verdict.VIOLATION if lost else None
-    title = f"a {what} was {CLOSED[what]} before its time"
-    yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
+    if stamp is not None and stamp.interval.latest < end_ns:
+        lost = sorted(late)
+        reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
+        reason += f"; that made {counted(len(lost), 'file')} void" if lost else ""
+        times: Times = {"the stamp": stamp, "the end": end_ns}
+        verdict = Verdict.VIOLATION if lost else None
+        title = f"a {what} was {CLOSED[what]} before its time"
+        yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
 
 
 def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, where: Evidence) -> Iterator[Finding]:
@@ -64,7 +83,7 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
         f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
     )
     title = "a rack was sealed before a bag in it was closed"
-    yield signed_before(("the lock file", lock), ("the seal", seal), bag.path, reason, [where], title)
+    yield found("r2-breach", bag.path, reason, [where], {"the lock file": lock, "the seal": seal}, title=title)
 
 
 def file_checks(
@@ -79,7 +98,7 @@ def file_checks(
         yield Check("lost-file", "file is there", value, f"{entry.size} bytes", holds)
         return
     yield Check("lost-file", "file is there", "there", f"{entry.size} bytes", holds=True)
-    yield compared("altered-file", "bytes", len(data), "at least", entry.size, str)
+    yield asked("altered-file", len(data), entry.size, str)
     now = digest or _digest(data, entry.size)
     yield Check("altered-file", "digest", now, entry.digest, now == entry.digest, words=_shortened)
 
@@ -121,7 +140,7 @@ def listed_file(
     ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
     one. ``digest``: of the listed bytes, from who knows it already.
     """
-    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
+    times: Times = {} if closed is None else {"the closing": closed}
     broken = next((check for check in file_checks(entry, data, digest=digest) if not check.holds), None)
     if data is None:
         assert broken is not None
@@ -159,25 +178,20 @@ def _torn_append(path: str, rest: bytes, extra: int) -> bool:
     return name is not None and name.suffix == "log" and extra < PIECE_BYTES_MAX and not pieces(rest)[0]
 
 
-def unlisted_files(
-    bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
-) -> Iterator[Finding]:
+def unlisted_files(files: Iterable[Evidence], lock: Evidence, closed: SignedTime | None) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
-    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
-    for name in sorted(names):
-        path = f"{bag.path}/{name}"
-        reason = f"{path} is not among the files that its bag was closed with: it is void"
-        where = [Evidence(path, 0, sizes.get(name, 0)), lock]
+    times: Times = {} if closed is None else {"the closing": closed}
+    for file in files:
+        reason = f"{file.path} is not among the files that its bag was closed with: it is void"
         title = "a file came too late for its bag, and is void"
-        yield in_list(listed=False).finding(path, reason, where, times, title=title)
+        yield in_list(listed=False).finding(file.path, reason, [file, lock], times, title=title)
 
 
-def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Finding]:
+def ghost_bag(path: str, files: Iterable[Evidence], seal: Evidence) -> Iterator[Finding]:
     """ghost-bag: a directory that the rack's seal does not know, with files in it."""
-    if sizes:
-        evidence = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sorted(sizes.items())]
-        reason = f"{bag.path} is not among the bags that its rack was sealed with; its {len(sizes)} files are void"
-        yield found("ghost-bag", bag.path, reason, [*evidence, seal])
+    if evidence := list(files):
+        reason = f"{path} is not among the bags that its rack was sealed with; its {len(evidence)} files are void"
+        yield found("ghost-bag", path, reason, [*evidence, seal])
 
 
 def hidden_bag(
@@ -202,8 +216,7 @@ def hidden_bag(
         f"{bag.path} was closed at {rfc3339(stamp.midpoint_ns)} with {len(lock.entries)} files, and its rack was "
         f"sealed without it; nobody lists a rack to seal it before {rfc3339(sealable_ns)}"
     )
-    times = [NamedInterval.of("the lock file", stamp), NamedInterval.of("the seal", sealed)]
-    yield found("hidden-bag", bag.path, reason, where, times)
+    yield found("hidden-bag", bag.path, reason, where, {"the lock file": stamp, "the seal": sealed})
 
 
 def pack_without_seal(rack: Rack) -> Iterator[Finding]:
@@ -287,3 +300,178 @@ def missing_record(kind: Kind, number: int) -> Finding:
     instead = "others were used instead" if kind is Kind.TRUST else "what it allows is not checked"
     reason = f"messages are judged by {word} record {number}, which is not there; {instead}"
     return found(f"unverifiable-{word}", path, reason, [Evidence(path)])
+
+
+@dataclass(frozen=True, slots=True)
+class SealFacts:
+    """A rack's seal, read."""
+
+    locks: dict[str, bytes]
+    where: Evidence
+    token: SignedTime | None
+    raw: bytes
+    """All bytes of its file."""
+
+    def lists_files(self) -> bool:
+        """Whether it lists any file: a rack without files is swept without a pack."""
+        return any(open_lock(raw, self.where.path)[0].entries for raw in self.locks.values())
+
+
+class SealOrder:
+    """The racks of one log as they are walked, oldest first."""
+
+    def __init__(self, tree: Tree, grid: Grid) -> None:
+        """Expect the rack that the log was born in."""
+        self._tree = tree
+        self._grid = grid
+        self._expected = grid.rack(grid.first_ns)
+        self._open: list[tuple[Rack, Rack | None]] = []
+        """Since the last sealed rack: one without a seal, or the first of a stretch that is not there and its end."""
+
+    def take(self, rack: Rack, seal: Evidence | None, *, has_seal: bool) -> Iterator[Finding]:
+        """Take the next rack. ``seal``: where its seal is, if it holds; ``has_seal``: whether there is a file."""
+        if rack.start_ns < self._expected.start_ns:
+            return
+        if rack.start_ns > self._expected.start_ns:
+            self._open.append((self._expected, rack))
+        if not has_seal and rack.path not in self._tree.unreadable:
+            self._open.append((rack, None))
+        self._expected = self._grid.next_rack(rack)
+        if seal is None:
+            return
+        for first, end in self._open:
+            # Looked at again: in a tree that is still written to it may have been sealed meanwhile.
+            sealed = any(name == SEAL for name, _ in self._tree.names(first.path))
+            if not sealed and not self._tree.hides(first.path):
+                yield _missing(first, end, rack, seal)
+        self._open.clear()
+
+
+def _missing(first: Rack, end: Rack | None, sealed: Rack, seal: Evidence) -> Finding:
+    """lost-file: indeterminate, because a copy may have passed by before the racks were sealed."""
+    path = f"{first.path}/{SEAL}"
+    what = f"{first.path} has no seal" if end is None else f"the racks from {first.path} up to {end.path} are not there"
+    reason = (
+        f"{what}, and {sealed.path} has one; racks are sealed in order. It was taken out, or the copy was made while "
+        "they were being sealed"
+    )
+    title = "the seal of a rack is missing" if end is None else "sealed racks are missing"
+    return found("lost-file", path, reason, [Evidence(path), seal], verdict=Verdict.INDETERMINATE, title=title)
+
+
+def damaged_inside(seal: RackSeal) -> str | None:
+    """Return what is wrong with the lock files in a seal, or None."""
+    for entry in seal.entries:
+        try:
+            open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")
+        except Damaged as problem:
+            return problem.message
+    return None
+
+
+def first_unlisted(grid: Grid, rack: Rack, locks: Mapping[str, bytes]) -> int | None:
+    """Return where the first bag of a sealed rack begins that its seal does not list; None where it lists all."""
+    start = max(rack.start_ns, grid.first_ns)
+    while start < rack.end_ns:
+        bag = grid.bag(start)
+        if bag.name not in locks:
+            return start
+        start = bag.end_ns
+    return None
+
+
+class RackPack:
+    def __init__(self, tree: Tree, listing: RackListing, seal_raw: bytes, *, hashed: bool = True) -> None:
+        """Take the bytes of a seal that holds. Touches nothing yet. ``hashed``: hash all files, and check the index."""
+        self._tree = tree
+        self.path = f"{listing.rack.path}/{PACK}"
+        self._maker = PackMaker(seal_raw, f"{listing.rack.path}/{SEAL}")
+        self._at: dict[tuple[str, str], tuple[int, int]] = {}
+        offset = len(self._maker.head)
+        for number, each in enumerate(self._maker.listed):
+            self._at[each.bag, each.entry.name] = (number, offset)
+            offset += each.entry.size
+        self._index_at = offset
+        self._taken = 0
+        self._whole = hashed
+
+    def misplaced(self) -> str | None:
+        """Return why the pack is not that of the rack's seal, or None: it is, or its head cannot be read."""
+        piece = piece_at(self._tree.read(self.path, HEAD_BYTES_MAX) or b"", 0)
+        if not isinstance(piece, Piece):
+            return None
+        own = piece_at(self._maker.head, 0)
+        assert isinstance(own, Piece)
+        try:
+            head, wanted = decode(PackHead, piece.payload, self.path), decode(PackHead, own.payload, self.path)
+        except Damaged:
+            return None
+        if head == wanted:
+            return None
+        if (head.cluster_id, head.log, head.rack) != (wanted.cluster_id, wanted.log, wanted.rack):
+            return f"{self.path} is the pack of {head.rack} of cluster {head.cluster_id.hex()}"
+        return (
+            f"{self.path} was made from the seal with SHA-256 {head.seal_digest.hex()}; "
+            f"the rack's seal has {wanted.seal_digest.hex()}"
+        )
+
+    def file(self, bag: str, entry: LockEntry) -> tuple[int, bytes]:
+        """Return where a listed file stands and its bytes, fewer where the pack ends. Ask in the order of the seal."""
+        number, offset = self._at[bag, entry.name]
+        data = self._tree.read_range(self.path, offset, entry.size) or b""
+        try:
+            if number == self._taken and self._whole:
+                self._maker.add(data)
+                self._taken += 1
+            else:
+                self._whole = False
+        except Damaged:
+            self._whole = False
+        return offset, data
+
+    def findings(self, seal: Evidence) -> Iterator[Finding]:
+        """damaged-pack: head, index or end are not what the files make. Call it when all files were asked for."""
+        size = self._tree.size(self.path)
+        head = self._maker.head
+        parts = [(0, head)]
+        if self._whole and self._taken == len(self._maker.listed):
+            parts.append((self._index_at, self._maker.tail()))
+        for at, wanted in parts:
+            data = self._tree.read_range(self.path, at, len(wanted)) or b""
+            if data != wanted:
+                differs = next((n for n, (a, b) in enumerate(zip(data, wanted, strict=False)) if a != b), len(data))
+                what = "head" if at == 0 else "index"
+                reason = f"{self.path}, offset {at + differs}: the {what} is not what its seal and files make"
+                yield found("damaged-pack", self.path, reason, [Evidence(self.path, at, len(data)), seal])
+                return
+        end = parts[-1][0] + len(parts[-1][1])
+        if len(parts) == len((head, b"tail")) and size > end:
+            reason = f"{self.path}, offset {end}: {size - end} bytes too many"
+            yield found("damaged-pack", self.path, reason, [Evidence(self.path, end, size - end), seal])
+
+
+def retained_files(tree: Tree, listing: RackListing, locks: Mapping[str, bytes]) -> list[str] | None:
+    """Return the paths of all that a sealed rack listed, if all of it is gone as retention leaves it; else None.
+
+    Retention deletes a pack, after the bags' directories went. A directory that somebody made again is void: its lock
+    file is not the one that the seal holds. Deletion by hand leaves the same behind.
+    """
+    there = {each.bag.name: each for each in listing.bags if each.bag.name in locks}
+    opened = {name: open_lock(raw, name)[0] for name, raw in locks.items()}
+    files = [f"{listing.rack.path}/{name}/{entry.name}" for name, lock in opened.items() for entry in lock.entries]
+    # With the mark all of them may have come back: each of several stalled writers makes its own directory again.
+    if not files or (len(there) == len(locks) and not listing.retained):
+        return None
+    for name, each in there.items():
+        path = f"{each.bag.path}/{LOCK}"
+        if each.locked and tree.read(path, PIECE_BYTES_MAX + 1) == locks[name]:
+            return None
+    return files
+
+
+def packed_names(tree: Tree, path: str) -> tuple[str, ...]:
+    """Return the names of the files in a pack by its own index; none where it cannot be read."""
+    try:
+        return open_pack(lambda at, length: tree.read_range(path, at, length), tree.size(path), path).names
+    except Damaged:
+        return ()

@@ -7,17 +7,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from appliance.formats.chains import CeilingKind, CeilingRecord
+from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
-from appliance.formats.witness import NO_HEAD, BatchHead
-from auditor.parts import LedgersSeen
+from appliance.formats.shardmap import ShardMap, chain_of
+from appliance.formats.witness import NO_HEAD, BatchHead, Half
+from auditor.evidence.records import ClusterRecords
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import SECOND, rfc3339
 
-from .finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen, signed_before
-from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
+from ..walk.parts import LedgersSeen
+from .finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen
+from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun, shard_of
 from .records import Policies
-
-LOST: Final = "a ceiling record is missing"
 
 
 def check_heads(
@@ -31,74 +32,69 @@ def check_heads(
     twins: list[bytes] = []
     """Digests of the batches that claim to be the last one: the next may follow any of them."""
     for fact in facts:
-        yield from policies.check_clock(head_name(fact), fact.token, fact.where)
-        same_run = last is not None and last.head.incarnation == fact.head.incarnation
-        if fact.head.sequence <= 1 and fact.head.previous != NO_HEAD:
-            reason = f"{head_name(fact)} is the first of its run and names one before it"
+        yield from policies.check_clock(fact.name, fact.token, fact.where)
+        head = fact.head
+        before = last if last is not None and last.head.incarnation == head.incarnation else None
+        if head.sequence <= 1 and head.previous != NO_HEAD:
+            reason = f"{fact.name} is the first of its run and names one before it"
             title = "the first batch of a run names one before it"
-            yield found("chain-fork", head_name(fact), reason, [fact.where], title=title)
-        if last is not None and same_run:
-            yield from _pair(last, fact, twins)
-        if last is None or not same_run or last.head.sequence != fact.head.sequence:
+            yield found("chain-fork", fact.name, reason, [fact.where], title=title)
+        if before is not None:
+            yield from _pair(before, fact, twins)
+        if before is None or before.head.sequence != head.sequence:
             twins.clear()
         twins.append(fact.digest)
-        yield from _under(fact, chains.get((fact.head.map_number, fact.head.shard)))
+        yield from _under(fact, chains.get((head.map_number, head.shard)))
         last = fact
 
 
 def _pair(before: HeadFact, after: HeadFact, twins: Collection[bytes]) -> Iterator[Finding]:
-    evidence = [before.where, after.where]
-    if before.head.sequence == after.head.sequence:
-        reason = f"two batches claim to be {head_name(after)}"
-        yield found(
-            "chain-fork", head_name(after), reason, evidence, title="two batches claim the same place in a chain"
-        )
+    name, evidence, sequence = after.name, [before.where, after.where], before.head.sequence
+    if sequence == after.head.sequence:
+        title = "two batches claim the same place in a chain"
+        yield found("chain-fork", name, f"two batches claim to be {name}", evidence, title=title)
         return
-    if after.head.sequence == before.head.sequence + 1 and after.head.previous not in twins:
-        reason = f"{head_name(after)} names another batch before it than {before.head.sequence}, as it is known"
-        yield found(
-            "chain-fork", head_name(after), reason, evidence, title="a batch names another before it than there is"
-        )
+    if after.head.sequence == sequence + 1 and after.head.previous not in twins:
+        reason = f"{name} names another batch before it than {sequence}, as it is known"
+        title = "a batch names another before it than there is"
+        yield found("chain-fork", name, reason, evidence, title=title)
+
+    def file_place(fact: HeadFact) -> tuple[int, int]:
+        _, number = parse_ledger_name(fact.where.path.rpartition("/")[2]) or (b"", 0)
+        return number, fact.where.offset
+
     # Whoever goes on with a run appends the last blocks that its ledger may lack: such a block has several places.
-    if before.in_ledger == after.in_ledger == 1 and _file_place(after) < _file_place(before):
+    if before.in_ledger == after.in_ledger == 1 and file_place(after) < file_place(before):
         path = after.where.path
-        reason = f"{path} holds {head_name(after)} before batch {before.head.sequence}: a shard appends in order"
+        reason = f"{path} holds {name} before batch {sequence}: a shard appends in order"
         yield found("ledger-disorder", path, reason, evidence)
     if not r2_holds(before.token, after.token):
-        reason = f"{head_name(after)} was signed surely before batch {before.head.sequence}, which came first"
+        reason = f"{name} was signed surely before batch {sequence}, which came first"
         title = "a batch was signed before the one before it"
-        times = (f"batch {before.head.sequence}", before.token), (f"batch {after.head.sequence}", after.token)
-        yield signed_before(*times, head_name(after), reason, evidence, title)
-
-
-def _file_place(fact: HeadFact) -> tuple[int, int]:
-    """Return where in the ledger of its run a block stands: the file's number, and the offset."""
-    _, number = parse_ledger_name(fact.where.path.rpartition("/")[2]) or (b"", 0)
-    return number, fact.where.offset
+        times = {f"batch {sequence}": before.token, f"batch {after.head.sequence}": after.token}
+        yield found("r2-breach", name, reason, evidence, times, title=title)
 
 
 def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
     """grant-without-right, r2-breach: a batch names a ceiling record of its own run, and is signed after it."""
-    end, name = chain.terminal if chain else None, head_name(fact)
-    if end is not None and fact.head.ceiling_number > end.record.number:
-        reason = (
-            f"{name} names ceiling record {fact.head.ceiling_number} of map {fact.head.map_number}, whose chain "
-            f"had ended with the terminal record {end.record.number}"
-        )
+    if chain is None:
+        return
+    head, name, end = fact.head, fact.name, chain.terminal
+    names = f"{name} names ceiling record {head.ceiling_number}"
+    if end is not None and head.ceiling_number > end.record.number:
+        ended = f"whose chain had ended with the terminal record {end.record.number}"
         title = "a shard granted after its chain of ceiling records had ended"
+        reason = f"{names} of map {head.map_number}, {ended}"
         yield found("grant-without-right", name, reason, [fact.where, end.where], title=title)
-    if chain is not None and chain.terminal is None and chain.has_ended_before(fact.head.ceiling_number):
+    if end is None and chain.has_ended_before(head.ceiling_number):
         last = chain.facts[-1]
-        reason = (
-            f"{name} names ceiling record {fact.head.ceiling_number}; the newest of its chain is "
-            f"{last.record.number}, and whoever grants links first"
-        )
-        verdict = None if chain.end_of(fact.head.incarnation) else Verdict.INDETERMINATE
-        run = f"run {fact.head.incarnation.hex()} of shard {fact.head.shard}"
+        reason = f"{names}; the newest of its chain is {last.record.number}, and whoever grants links first"
+        verdict = None if chain.end_of(head.incarnation) else Verdict.INDETERMINATE
+        run = f"run {head.incarnation.hex()} of shard {head.shard}"
         title = "a shard granted under a ceiling record that its chain does not have"
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
-    for ceiling in chain.at(fact.head.ceiling_number) if chain else ():
-        record, head = ceiling.record, fact.head
+    for ceiling in chain.at(head.ceiling_number):
+        record = ceiling.record
         own = granted_under(head, record)
         if not own.holds:
             reason = (
@@ -107,12 +103,11 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
             )
             title = "a shard granted under a ceiling record that is not its own"
             yield own.finding(name, reason, [fact.where, ceiling.where], title=title)
-        if record.incarnation != head.incarnation or r2_holds(ceiling.token, fact.token):
-            continue
-        reason = f"{name} was signed surely before ceiling record {record.number}, which it names as its right"
-        right, batch = (f"ceiling record {record.number}", ceiling.token), (f"batch {head.sequence}", fact.token)
-        title = "a batch was signed before the ceiling record that it names"
-        yield signed_before(right, batch, name, reason, [ceiling.where, fact.where], title)
+        if record.incarnation == head.incarnation and not r2_holds(ceiling.token, fact.token):
+            reason = f"{name} was signed surely before ceiling record {record.number}, which it names as its right"
+            times = {f"ceiling record {record.number}": ceiling.token, f"batch {head.sequence}": fact.token}
+            title = "a batch was signed before the ceiling record that it names"
+            yield found("r2-breach", name, reason, [ceiling.where, fact.where], times, title=title)
 
 
 def granted_under(head: BatchHead, record: CeilingRecord) -> Check:
@@ -125,103 +120,79 @@ def _run(each: BatchHead | CeilingRecord) -> str:
     return f"run {each.incarnation.hex()} of {each.node}, {clock(each.ceiling_ns)}"
 
 
-def head_name(fact: HeadFact) -> str:
-    """Return how a finding names a batch."""
-    head = fact.head
-    return f"batch {head.sequence} of shard {head.shard}, run {head.incarnation.hex()}"
-
-
 def check_ceilings(chains: Mapping[ShardName, RecordedChain], policies: Policies) -> Iterator[Finding]:
     """chain-fork, ceiling-fell and floor-fell in the ceiling chains; radius-above-policy of each record."""
     for chain in chains.values():
+        path = chain_path(*chain.shard)
         for fact in chain.facts:
-            name = f"{chain_path(*chain.shard)} record {fact.record.number}"
-            yield from policies.check_clock(name, fact.token, fact.where)
-        yield from _ceiling_order(chain)
-        yield from _numbers(chain)
+            yield from policies.check_clock(f"{path} record {fact.record.number}", fact.token, fact.where)
+        for before, after in itertools.pairwise(chain.facts):
+            yield from _follows(before, after, path)
+            if after.record.number == before.record.number + 1 and len(chain.at(before.record.number)) == 1:
+                yield from _numbers(before, after, path)  # of two that claim the place before it, each states its own
 
 
 def check_records_there(chains: Mapping[ShardName, RecordedChain], there: Callable[[str], bool]) -> Iterator[Finding]:
     """lost-file: a ledger has a copy of a record that its owner does not prune yet, and its file is not there.
 
-    ``there``: whether a file is there now: a shard at work may have linked it since its chain was read. Indeterminate:
-    where nothing newer is there the copy may have taken the chain before the ledger, and elsewhere the record may have
-    been pruned between the moment at which the copy listed the chain and that at which it read this one.
+    Or nothing has a copy, and one of a higher number is there. ``there``: whether a file is there now: a shard at work
+    may have linked it since its chain was read. Indeterminate: where nothing newer is there the copy may have taken the
+    chain before the ledger, and elsewhere the record may have been pruned between the moment at which the copy listed
+    the chain and that at which it read this one.
     """
     for chain in chains.values():
+        known = {fact.record.number for fact in chain.facts}
         files = {fact.record.number for fact in chain.facts if fact.where.path.startswith(SHARDS)}
-        newest = max(fact.record.number for fact in chain.facts)
-        for fact in chain.facts:
-            number = fact.record.number
+        newest = max(files, default=0)
+        holes = set(range(max(1, newest - RECORDS_KEPT + 1), newest)) - known
+        for number in sorted(holes | {each for each in known - files if each > max(known) - RECORDS_KEPT}):
             path = f"{chain_path(*chain.shard)}/{record_name(number)}"
-            if number in files or number <= newest - RECORDS_KEPT or there(path):
+            if there(path):
                 continue
-            reason = f"{path} is not there; a ledger has a copy of it, and the newest {RECORDS_KEPT} are never pruned"
-            yield found("lost-file", path, reason, [Evidence(path), fact.where], title=LOST)
-        yield from _holes(chain, files, there)
+            what = f"record {newest} of the chain is" if number in holes else "a ledger has a copy of it"
+            reason = f"{path} is not there; {what}, and the newest {RECORDS_KEPT} are never pruned"
+            for where in [[copy.where] for copy in chain.at(number)] or [[]]:
+                yield found("lost-file", path, reason, [Evidence(path), *where], title="a ceiling record is missing")
 
 
-def _holes(chain: RecordedChain, files: Collection[int], there: Callable[[str], bool]) -> Iterator[Finding]:
-    """lost-file: a record that nothing has a copy of, with one of a higher number there."""
-    known = {fact.record.number for fact in chain.facts}
-    newest = max(files, default=0)
-    for number in range(max(1, newest - RECORDS_KEPT + 1), newest):
-        path = f"{chain_path(*chain.shard)}/{record_name(number)}"
-        if number in known or there(path):
-            continue
-        reason = f"{path} is not there; record {newest} of the chain is, and the newest {RECORDS_KEPT} are never pruned"
-        yield found("lost-file", path, reason, [Evidence(path)], title=LOST)
+def _follows(before: CeilingFact, after: CeilingFact, path: str) -> Iterator[Finding]:
+    """chain-fork, ceiling-fell, r2-breach: a record against the one before it."""
+    number, past, evidence = after.record.number, before.record.number, [before.where, after.where]
+    subject = f"{path} record {number}"
+    if number == past:
+        if before.raw != after.raw:
+            reason = f"two records claim to be number {number} of {path}"
+            title = "two ceiling records claim the same place in a chain"
+            yield found("chain-fork", subject, reason, evidence, title=title)
+    elif after.record.ceiling_ns < before.record.ceiling_ns:
+        has = f"record {number} has the ceiling {rfc3339(after.record.ceiling_ns)}"
+        reason = f"{has}, record {past} before it {rfc3339(before.record.ceiling_ns)}"
+        yield found("ceiling-fell", subject, reason, evidence)
+    elif before.record.kind is CeilingKind.TERMINAL:
+        reason = f"record {number} follows a terminal record, which nobody may link after"
+        yield found("chain-fork", subject, reason, evidence, title="a ceiling record follows a terminal one")
+    elif number == past + 1 and not r2_holds(before.token, after.token):
+        reason = f"record {number} was signed surely before record {past}, which it follows"
+        title = "a ceiling record was signed before the one before it"
+        times = {f"record {past}": before.token, f"record {number}": after.token}
+        yield found("r2-breach", subject, reason, evidence, times, title=title)
 
 
-def _ceiling_order(chain: RecordedChain) -> Iterator[Finding]:
-    for before, after in itertools.pairwise(chain.facts):
-        subject = f"{chain_path(*chain.shard)} record {after.record.number}"
-        evidence = [before.where, after.where]
-        if before.record.number == after.record.number:
-            if before.raw != after.raw:
-                reason = f"two records claim to be number {after.record.number} of {chain_path(*chain.shard)}"
-                title = "two ceiling records claim the same place in a chain"
-                yield found("chain-fork", subject, reason, evidence, title=title)
-        elif after.record.ceiling_ns < before.record.ceiling_ns:
-            reason = (
-                f"record {after.record.number} has the ceiling {rfc3339(after.record.ceiling_ns)}, "
-                f"record {before.record.number} before it {rfc3339(before.record.ceiling_ns)}"
-            )
-            yield found("ceiling-fell", subject, reason, evidence)
-        elif before.record.kind is CeilingKind.TERMINAL:
-            reason = f"record {after.record.number} follows a terminal record, which nobody may link after"
-            yield found("chain-fork", subject, reason, evidence, title="a ceiling record follows a terminal one")
-        elif after.record.number == before.record.number + 1 and not r2_holds(before.token, after.token):
-            reason = (
-                f"record {after.record.number} was signed surely before record {before.record.number}, which it follows"
-            )
-            title = "a ceiling record was signed before the one before it"
-            one, other = (
-                (f"record {before.record.number}", before.token),
-                (f"record {after.record.number}", after.token),
-            )
-            yield signed_before(one, other, subject, reason, evidence, title)
-
-
-def _numbers(chain: RecordedChain) -> Iterator[Finding]:
+def _numbers(before: CeilingFact, after: CeilingFact, path: str) -> Iterator[Finding]:
     """floor-fell: a run goes on with its own numbers; another, or the end of the chain, begins with its ceiling.
 
     After an orderly record it begins with what that says.
     """
-    for before, after in itertools.pairwise(chain.facts):
-        past, new = before.record, after.record
-        if new.number != past.number + 1 or len(chain.at(past.number)) > 1:
-            continue  # of two that claim the place before it, each states its own
-        goes_on = new.incarnation == past.incarnation and new.kind is not CeilingKind.TERMINAL
-        crashed = past.kind is CeilingKind.RUNNING and not goes_on
-        asked = (past.ceiling_ns, past.ceiling_ns) if crashed else (past.floor_ns, past.settle_to_ns)
-        check = not_fallen((new.floor_ns, new.settle_to_ns), asked)
-        if not check.holds:
-            subject = f"{chain_path(*chain.shard)} record {new.number}"
-            run = f"run {new.incarnation.hex()} states {check.value}"
-            reason = f"{run}; record {past.number} before it asks for {both(asked)}"
-            title = "a ceiling record states less than the ceiling, or the numbers, of the one before it"
-            yield check.finding(subject, reason, [before.where, after.where], title=title)
+    past, new = before.record, after.record
+    goes_on = new.incarnation == past.incarnation and new.kind is not CeilingKind.TERMINAL
+    crashed = past.kind is CeilingKind.RUNNING and not goes_on
+    asked = (past.ceiling_ns, past.ceiling_ns) if crashed else (past.floor_ns, past.settle_to_ns)
+    check = not_fallen((new.floor_ns, new.settle_to_ns), asked)
+    if not check.holds:
+        run = f"run {new.incarnation.hex()} states {check.value}"
+        reason = f"{run}; record {past.number} before it asks for {both(asked)}"
+        title = "a ceiling record states less than the ceiling, or the numbers, of the one before it"
+        yield check.finding(f"{path} record {new.number}", reason, [before.where, after.where], title=title)
 
 
 DRAINED_NS: Final = 5 * SECOND
@@ -244,47 +215,32 @@ def check_ledgers(
             if fact.record.kind is not CeilingKind.ORDERLY or run in told | ledgers.stopped | ledgers.damaged:
                 continue
             told.add(run)
-            path = ledger_path(*chain.shard, run)
-            code, what = (
-                ("truncated-ledger", "does not say so: its end is missing")
-                if run in ledgers.there
-                else ("missing-ledger", "is not there")
-            )
-            reason = (
-                f"run {run.hex()} stopped orderly, by ceiling record {fact.record.number}; its ledger {path} {what}"
-            )
-            yield found(code, path, reason, [Evidence(path), fact.where])
-    for head in heads:
-        run = head.head.incarnation
-        last[run] = head
-        if run in told or run in ledgers.there or newest is None:
-            continue
-        if head.token.interval.latest + DRAINED_NS >= newest.interval.earliest:
-            continue
-        told.add(run)
-        path = ledger_path(head.head.map_number, head.head.shard, run)
-        reason = (
-            f"run {run.hex()} of shard {head.head.shard} signed a batch at {rfc3339(head.token.midpoint_ns)}; its "
-            f"ledger {path} is not there"
-        )
-        yield found("missing-ledger", path, reason, [Evidence(path), head.where])
-    for each in runs.values():
-        if each.incarnation not in told | ledgers.damaged:
-            yield from _gap(each)
+            path, is_there = ledger_path(*chain.shard, run), run in ledgers.there
+            what = "does not say so: its end is missing" if is_there else "is not there"
+            by = f"run {run.hex()} stopped orderly, by ceiling record {fact.record.number}"
+            code = "truncated-ledger" if is_there else "missing-ledger"
+            yield found(code, path, f"{by}; its ledger {path} {what}", [Evidence(path), fact.where])
+    drained_ns = newest.interval.earliest - DRAINED_NS if newest is not None else 0
+    for batch in heads:
+        head = batch.head
+        last[head.incarnation] = batch
+        if head.incarnation not in told | ledgers.there and batch.token.interval.latest < drained_ns:
+            told.add(head.incarnation)
+            path = ledger_path(head.map_number, head.shard, head.incarnation)
+            signed = f"signed a batch at {rfc3339(batch.token.midpoint_ns)}"
+            reason = f"run {head.incarnation.hex()} of shard {head.shard} {signed}; its ledger {path} is not there"
+            yield found("missing-ledger", path, reason, [Evidence(path), batch.where])
+    told |= ledgers.damaged
+    for each in runs.values():  # where the file goes on behind what it lacks, no crash explains it
+        ends = [0, *(end for _, end in each.stretches)]
+        gaps = [(end, first) for end, (first, _) in zip(ends, each.stretches, strict=False) if first > end + 1]
+        if gaps and each.incarnation not in told:
+            path = ledger_path(*each.shard, each.incarnation)
+            lacks = ", ".join(f"{end + 1} to {first - 1}" for end, first in gaps[:8])
+            reason = f"the ledger {path} lacks batches {lacks}, and goes on after them"
+            yield found("ledger-gap", path, reason, [Evidence(path)])
     for chain in chains.values():
-        yield from _behind(chain, last, runs, told | ledgers.damaged | ledgers.stopped)
-
-
-def _gap(run: ShardRun) -> Iterator[Finding]:
-    """ledger-gap: the file goes on behind what it lacks, so that no crash explains it."""
-    ends = [0, *(last for _, last in run.stretches)]
-    lacks = [
-        f"{end + 1} to {start - 1}" for end, (start, _) in zip(ends, run.stretches, strict=False) if start > end + 1
-    ]
-    if lacks:
-        path = ledger_path(*run.shard, run.incarnation)
-        reason = f"the ledger {path} lacks batches {', '.join(lacks[:8])}, and goes on after them"
-        yield found("ledger-gap", path, reason, [Evidence(path)])
+        yield from _behind(chain, last, runs, told | ledgers.stopped)
 
 
 def _behind(
@@ -296,15 +252,14 @@ def _behind(
     """
     linked: dict[bytes, list[CeilingFact]] = {}
     for fact in chain.facts:
-        if fact.record.kind is not CeilingKind.TERMINAL and fact.where.path.startswith("shards/"):
+        if fact.record.kind is not CeilingKind.TERMINAL and fact.where.path.startswith(SHARDS):
             linked.setdefault(fact.record.incarnation, []).append(fact)
     for run, facts in linked.items():
         known = runs.get(run)
         if run in told or known is None or not known.ledger_end or known.ledger_end < known.highest:
             continue
-        end = last[run]
-        first = next((fact for fact in facts if fact.record.number > end.head.ceiling_number), facts[-1])
-        newest = facts[-1]
+        end, newest = last[run], facts[-1]
+        first = next((fact for fact in facts if fact.record.number > end.head.ceiling_number), newest)
         if first.token.interval.latest + DRAINED_NS < newest.token.interval.earliest:
             path = ledger_path(*chain.shard, run)
             reason = (
@@ -313,3 +268,138 @@ def _behind(
                 f"{newest.record.number} at {rfc3339(newest.token.midpoint_ns)}"
             )
             yield found("truncated-ledger", path, reason, [Evidence(path), first.where, newest.where])
+
+
+# Planned moves: which map batches go by, what comes after what has ended, and the maps that say so.
+
+
+def counting(facts: Iterable[HeadFact]) -> dict[ShardName, HeadFact]:
+    """Return of each chain that came by a planned move the first batch by which it counts by itself."""
+    found: dict[ShardName, HeadFact] = {}
+    for fact in facts:
+        head, name = fact.head, (fact.head.map_number, fact.head.shard)
+        if head.half is Half.WHOLE and head.going_by > head.map_number > 1:
+            first = found.setdefault(name, fact)
+            found[name] = min(first, fact, key=lambda each: each.token.midpoint_ns)
+    return found
+
+
+def check_phases(
+    facts: Iterable[HeadFact], chains: Mapping[ShardName, RecordedChain], records: ClusterRecords
+) -> Iterator[Finding]:
+    """wrong-map, wrong-half, unverifiable-map of batch heads; and what chains that come begin to count with.
+
+    ``facts``: run by run, in order. Of each run the first breach of a kind.
+    """
+    last: HeadFact | None = None
+    told: set[tuple[bytes, str]] = set()
+    for fact in facts:
+        run, before = fact.head.incarnation, last
+        same_run = before is not None and before.head.incarnation == run
+        last = fact
+        for finding in _phase(fact, before if same_run else None, records):
+            if (run, finding.code) not in told:
+                told.add((run, finding.code))
+                yield finding
+        if fact.head.half is Half.WHOLE and (run, Half.WHOLE) not in told:
+            told.add((run, Half.WHOLE))
+            yield from _begins_to_count(fact, chains, records.maps)
+
+
+def _phase(fact: HeadFact, before: HeadFact | None, records: ClusterRecords) -> Iterator[Finding]:
+    head, name = fact.head, fact.name
+    if head.going_by < head.map_number:
+        reason = f"{name} goes by map {head.going_by}; its chain began under map {head.map_number}"
+        yield found("wrong-map", name, reason, [fact.where], title="a shard goes by a map from before its chain")
+        return
+    if before is not None and head.going_by < before.head.going_by:
+        reason = f"{name} goes by map {head.going_by}, batch {before.head.sequence} before it by {before.head.going_by}"
+        title = "a shard goes by an older map than before"
+        yield found("wrong-map", name, reason, [before.where, fact.where], title=title)
+    if fact.in_ledger and records.missing(Kind.MAP, head.going_by):
+        path = f"map/{record_name(head.going_by)}"
+        reason = f"shards go by map {head.going_by}, which is not there: whose a domain was is not checked"
+        yield found("unverifiable-map", path, reason, [Evidence(path)])
+    shards = records.maps.get(head.going_by)
+    half = None if shards is None else shards.half_of(shard_of(head)) or Half.LEAVING
+    if half is not None and head.half is not half:
+        reason = f"{name} says that its leases are {head.half}; by map {head.going_by} they are {half}"
+        yield found("wrong-half", name, reason, [fact.where])
+
+
+def followed(
+    chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]
+) -> dict[ShardName, tuple[int, int]]:
+    """Return of each chain that follows others the highest floor and settle_to with which those ended."""
+    found: dict[ShardName, tuple[int, int]] = {}
+    for name in chains:
+        ends = [end.record for old in _before(name, chains, maps) if (end := old.terminal) is not None]
+        if ends:
+            found[name] = max(each.floor_ns for each in ends), max(each.settle_to_ns for each in ends)
+    return found
+
+
+def _before(
+    name: ShardName, chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]
+) -> Iterator[RecordedChain]:
+    """Yield the chains that one follows: those of the map before it that are not of its own map's layout."""
+    began, before = maps.get(name[0]), maps.get(name[0] - 1)
+    if began is not None and before is not None:
+        left = set(before.layout.shards) - set(began.layout.shards)
+        yield from (chains[old] for shard in sorted(left) if (old := chain_of(shard)) in chains)
+
+
+def _begins_to_count(
+    fact: HeadFact, chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]
+) -> Iterator[Finding]:
+    """r2-breach: a chain that came counts by itself after all those have ended that it follows.
+
+    chain-fork, in doubt: one of those has no end; a copy may have come before that. r2-breach, where its newest record
+    was signed surely later: then it goes on beside the other, or a clock was wrong.
+    """
+    head = fact.head
+    if head.going_by <= head.map_number:
+        return
+    for old in _before((head.map_number, head.shard), chains, maps):
+        last, path = old.facts[-1], chain_path(*old.shard)
+        where, batch = [last.where, fact.where], f"batch {head.sequence}"
+        in_order = r2_holds(last.token, fact.token)
+        if old.terminal is None:
+            subject = f"{path} record {last.record.number}"
+            reason = (
+                f"{subject} is the newest of its chain, and not terminal; {fact.name} rests on the end of that chain"
+            )
+            times = {f"record {last.record.number}": last.token, batch: fact.token}
+            title = "a chain goes on though one that follows it counts by itself"
+            code, verdict = ("chain-fork", Verdict.INDETERMINATE) if in_order else ("r2-breach", None)
+            yield found(code, subject, reason, where, times, verdict=verdict, title=title)
+        elif not in_order:
+            reason = f"{fact.name} counts by itself surely before the terminal record of {path}, on which that rests"
+            title = "a chain counts by itself before the one that it follows had ended"
+            yield found("r2-breach", fact.name, reason, where, {"the end": last.token, batch: fact.token}, title=title)
+
+
+def check_maps(maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
+    """map-out-of-step: each map against the one before it."""
+    for number, after in sorted(maps.items()):
+        before = maps.get(number - 1)
+        if before is not None and (wrong := _out_of_step(before, after)):
+            paths = [f"map/{record_name(each)}" for each in (number - 1, number)]
+            reason = f"{paths[1]} {wrong}"
+            yield found("map-out-of-step", paths[1], reason, [Evidence(path) for path in paths])
+
+
+def _out_of_step(before: ShardMap, after: ShardMap) -> str:
+    """Return why a map does not follow from another; "" where it does."""
+    old, new = before.layout, after.layout
+    if after.before is not None and before.before is not None:
+        return "begins a move, and the map before it has not ended one"
+    if after.before is not None and after.before != old:
+        return "names as the layout before another than that of the map before it"
+    if after.before is None and before.before is not None and new != old:
+        return "ends a move with another layout than the one to come"
+    if after.before is None and new.chains != old.chains:
+        return "has other chains than the map before it, and is no move"
+    if any(chain not in (after.number, *old.chains[place : place + 1]) for place, chain in enumerate(new.chains)):
+        return "has a chain that began neither under it nor before in the same place"
+    return ""

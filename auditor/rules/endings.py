@@ -8,20 +8,20 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.witness import SessionEnded, SessionKind, WitnessKind
-from auditor.index import Coverage
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_range, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
-from .finding import Check, Evidence, Finding, NamedInterval, Verdict, below_ceiling, compared, found, signed_before
+from ..columns.index import Coverage
+from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
 from .history import (
+    GIVEN_BACK,
     ClusterFacts,
     DomainHistory,
     EndedFact,
@@ -41,37 +41,22 @@ def ending_checks(
 ) -> Iterator[Check]:
     """Yield the checks of how a lease ended: what its holder said against what is there.
 
-    ``floor_ns``: its last one; ``late``: how many witnesses of it came after its end; ``top_ns``: the highest timestamp
-    that readers accept under it; ``there``: how many messages are there.
+    ``expiry_ns``: the latest that was told before it was broken, else the latest; ``floor_ns``: its last one; ``late``:
+    how many witnesses of it came after its end; ``top_ns``: the highest timestamp that readers accept under it;
+    ``there``: how many messages are there.
     """
-    yield _nothing_after(late)
-    if ending.outcome is LeaseOutcome.EXPIRED:
-        yield _broken_after(ending.ended_ns, expiry_ns)
-    if ending.outcome is LeaseOutcome.RELINQUISHED:
+    value = f"{late} witnesses" if late else "nothing"
+    yield Check("renewed-after-end", "nothing told after its end", value, "nothing", not late)
+    if ending.outcome is LeaseOutcome.EXPIRED:  # by the shard's own word: no staleness to allow for
+        yield asked("broken-early", ending.ended_ns, expiry_ns)
+    if ending.outcome in GIVEN_BACK:
         watermark = floor_ns if ending.watermark_ns is None else ending.watermark_ns
         if top_ns is not None:
-            yield _watermark_above(watermark, top_ns)
+            yield asked("watermark-below-message", watermark, top_ns)
         if ending.watermark_time is not None:
-            yield _watermark_before(watermark, expiry_ns)
+            yield asked("watermark-beyond-expiry", watermark, expiry_ns)
+    if ending.outcome is LeaseOutcome.RELINQUISHED:
         yield _all_there(ending.messages, there)
-
-
-def _nothing_after(late: int) -> Check:
-    value = f"{late} witnesses" if late else "nothing"
-    return Check("renewed-after-end", "nothing told after its end", value, "nothing", not late)
-
-
-def _broken_after(ended_ns: Instant, expiry_ns: Instant) -> Check:
-    """broken-early, by the shard's own word: no staleness to allow for."""
-    return compared("broken-early", "broken after its expiry", ended_ns, ">", expiry_ns)
-
-
-def _watermark_above(watermark: Instant, top_ns: Instant) -> Check:
-    return compared("watermark-below-message", "watermark above its messages", watermark, "≥", top_ns)
-
-
-def _watermark_before(watermark: Instant, expiry_ns: Instant) -> Check:
-    return compared("watermark-beyond-expiry", "watermark before the expiry", watermark, "<", expiry_ns)
 
 
 def _all_there(messages: int, there: int, doubtful: int = 0) -> Check:
@@ -80,74 +65,61 @@ def _all_there(messages: int, there: int, doubtful: int = 0) -> Check:
     return Check("count-mismatch", "messages that it told of", messages, f"{there} are there", holds)
 
 
+def is_broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
+    """Whether a shard ended a lease as expired before its expiry."""
+    return fact.ending.outcome is LeaseOutcome.EXPIRED and fact.ending.ended_ns <= lease.expiry_at(fact.position)
+
+
 def check_ending(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """Apply every rule about the end of one lease."""
-    yield from _after_its_end(lease)
-    fact = lease.relinquished
+    fact, name = lease.ended, lease.name
     if fact is None:
         return
-    ending = fact.ending
-    word = Word(lease.name, "lease", "relinquished", lease.floor_ns, ending, fact.token, fact.where)
+    ending, where = fact.ending, [fact.where]
+    if fact.entry is not None:
+        yield from not_yet(name, ending.ended_ns, fact.token, fact.where)
+    late = [told for told in lease.told if told.position > fact.position]
+    expiry = lease.expiry_at(fact.position) if ending.outcome is LeaseOutcome.EXPIRED else lease.expiry_ns
+    there = sum(use.messages for use in lease.uses)
+    word = Word(name, "lease", "relinquished", lease.floor_ns, ending, fact.token, fact.where)
     watermark = word.watermark_ns
-    times = [NamedInterval.at("the watermark", watermark), NamedInterval.at("the expiry", lease.expiry_ns)]
     top = max((use for use in lease.uses if use.accepted), key=lambda use: use.last_ns, default=None)
-    if top is not None and not (above := _watermark_above(watermark, top.last_ns)).holds:
-        reason = f"{lease.name} has a message at {rfc3339(top.last_ns)}, above its watermark {bound_text(watermark)}"
-        yield above.finding(lease.name, reason, [fact.where, top.where], times)
-    if ending.watermark_time is not None:
-        verdict = None if _renewals_known(lease, fact, cluster) else Verdict.INDETERMINATE
-        yield from check_expiry(word, lease.expiry_ns, times, verdict)
+    top_ns = None if top is None else top.last_ns
+    for check in ending_checks(ending, expiry, lease.floor_ns, len(late), top_ns, there):
+        if check.holds:
+            continue
+        match check.code:
+            case "renewed-after-end":
+                after = late[0]
+                kind = after.witness.kind
+                reason = (
+                    f"{name} ended as {ending.outcome} at {rfc3339(ending.ended_ns)}; "
+                    f"batch {after.head.sequence} holds a {kind} of it that came after"
+                )
+                times: Times = {"the end": ending.ended_ns, f"the {kind}": after.token}
+                title = f"the {kind} of a lease came after its end"
+                yield check.finding(name, reason, [*where, after.where], times, title=title)
+            case "broken-early":
+                reason = f"{name} was broken at {rfc3339(ending.ended_ns)}, before it expired at {rfc3339(expiry)}"
+                times = {"the end": ending.ended_ns, "the expiry": expiry}
+                yield check.finding(name, reason, [lease.last_expiry.where, *where], times)
+            case "watermark-below-message" if top is not None:
+                reason = f"{name} has a message at {rfc3339(top.last_ns)}, above its watermark {bound_text(watermark)}"
+                times = {"the watermark": watermark, "the expiry": expiry}
+                yield check.finding(name, reason, [*where, top.where], times)
+            case "watermark-beyond-expiry":
+                last = fact.position[3] if fact.entry is not None else fact.position[3] - 1
+                known = cluster.runs[lease.run].whole(lease.first.head.sequence, last)
+                times = {"the watermark": watermark, "the expiry": expiry}
+                yield _beyond_expiry(check, word, times, None if known else Verdict.INDETERMINATE)
     if ending.outcome is not LeaseOutcome.RELINQUISHED:  # of a dropped session lease the word is about all its leases
         return
     if ending.watermark_time is None and ending.watermark_ns not in (None, *(t.witness.floor_ns for t in lease.told)):
         yield unpaired(word, "a watermark that is none of its floors, and no signed time of it")
     grants = [told for told in lease.told if told.witness.kind is WitnessKind.GRANT]
     yield from check_watermark(word, grants, cluster.policies)
-    there, lowest = sum(use.messages for use in lease.uses), lease.first.witness.floor_ns
+    lowest = lease.first.witness.floor_ns
     yield from check_count(word, there, lease.doubtful, lowest, (use.where for use in lease.uses), cluster.coverage)
-
-
-def _after_its_end(lease: LeaseHistory) -> Iterator[Finding]:
-    """broken-early and renewed-after-end; r2-breach of an instant that was still to come when it was told."""
-    fact = lease.ended
-    if fact is None:
-        return
-    if fact.entry is not None:
-        yield from not_yet(lease.name, fact.ending.ended_ns, fact.token, fact.where)
-    early = broken_early(lease, fact)
-    if early is not None:
-        expiry = lease.expiry_at(fact.position)
-        reason = f"{lease.name} was broken at {rfc3339(fact.ending.ended_ns)}, before it expired at {rfc3339(expiry)}"
-        times = [NamedInterval.at("the end", fact.ending.ended_ns), NamedInterval.at("the expiry", expiry)]
-        yield early.finding(lease.name, reason, [lease.last_expiry.where, fact.where], times)
-    late = [told for told in lease.told if told.position > fact.position]
-    if late:
-        after = late[0]
-        reason = (
-            f"{lease.name} ended as {fact.ending.outcome} at {rfc3339(fact.ending.ended_ns)}; "
-            f"batch {after.head.sequence} holds a {after.witness.kind} of it that came after"
-        )
-        times = [
-            NamedInterval.at("the end", fact.ending.ended_ns),
-            NamedInterval.of(f"the {after.witness.kind}", after.token),
-        ]
-        title = f"the {after.witness.kind} of a lease came after its end"
-        where = [fact.where, after.where]
-        yield _nothing_after(len(late)).finding(lease.name, reason, where, times, title=title)
-
-
-def broken_early(lease: LeaseHistory, fact: EndedFact) -> Check | None:
-    """Return the check that fails where a shard ended a lease as expired before its expiry."""
-    if fact.ending.outcome is not LeaseOutcome.EXPIRED:
-        return None
-    check = _broken_after(fact.ending.ended_ns, lease.expiry_at(fact.position))
-    return None if check.holds else check
-
-
-def _renewals_known(lease: LeaseHistory, fact: EndedFact, cluster: ClusterFacts) -> bool:
-    """Whether every renewal between the grant and the end is in the ledger."""
-    last = fact.position[3] if fact.entry is not None else fact.position[3] - 1
-    return cluster.runs[lease.run].whole(lease.first.head.sequence, last)
 
 
 # What the holders of leases and of session leases say alike.
@@ -180,14 +152,10 @@ def unpaired(word: Word, what: str) -> Finding:
     return found("r1-breach", f"{word.name}, watermark", reason, [word.where], title=title)
 
 
-def check_expiry(
-    word: Word, expiry_ns: Instant, times: Iterable[NamedInterval] = (), verdict: Verdict | None = None
-) -> Iterator[Finding]:
+def _beyond_expiry(check: Check, word: Word, times: Times, verdict: Verdict | None = None) -> Finding:
     """watermark-beyond-expiry: what was written lies before the expiry."""
-    check = _watermark_before(word.watermark_ns, expiry_ns)
-    if not check.holds:
-        reason = f"{word.name} was {word.ended} with a watermark at or beyond {rfc3339(expiry_ns)}"
-        yield check.finding(word.name, reason, [word.where], times, verdict=verdict)
+    reason = f"{word.name} was {word.ended} with a watermark at or beyond {rfc3339(check.bound)}"
+    return check.finding(word.name, reason, [word.where], times, verdict=verdict)
 
 
 def check_watermark(word: Word, grants: Sequence[Told | ToldOfSession], policies: Policies) -> Iterator[Finding]:
@@ -204,20 +172,21 @@ def check_watermark(word: Word, grants: Sequence[Told | ToldOfSession], policies
     yield from policies.check_clock(subject, token, word.where)
     if policies.widest is not None and watermark not in r1_range(token, policies.widest.r1_tolerance_ns):
         reason = f"the watermark {rfc3339(watermark)} of {word.name} is too far from its signed time"
-        times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token)]
+        times: Times = {"the watermark": watermark, "its signed time": token}
         title = "a watermark is too far from its signed time"
         too_far = found("r1-breach", subject, reason, [word.where], times, title=title)
         yield policies.judged(too_far, token.interval.latest)
-    its_time, shard = ("the watermark", token), ("the shard", word.token)
     for told in grants:
         if not r2_holds(told.token, token):
             reason = f"the watermark of {word.name} was signed surely before the {word.kind} was granted"
             title = f"a watermark was signed before its {word.kind} was granted"
-            yield signed_before(("the grant", told.token), its_time, subject, reason, [told.where, word.where], title)
+            times = {"the grant": told.token, "the watermark": token}
+            yield found("r2-breach", subject, reason, [told.where, word.where], times, title=title)
     if not r2_holds(token, word.token):
         reason = f"the shard said that {word.name} ended surely before the time in its watermark was signed"
         title = f"a {word.kind} ended before its watermark was signed"
-        yield signed_before(its_time, shard, subject, reason, [word.where], title)
+        times = {"the watermark": token, "the shard": word.token}
+        yield found("r2-breach", subject, reason, [word.where], times, title=title)
 
 
 def check_count(
@@ -243,12 +212,11 @@ def check_reach(
     """term-above-policy and grant-above-ceiling of one witness. ``fence``: where it has one."""
     expiry, ceiling = told.witness.expiry_ns, told.head.ceiling_ns
     yield from policies.check_term(subject, expiry, told.token, told.where)
-    check = below_ceiling(expiry, fence or 0, ceiling)
+    check = asked("grant-above-ceiling", max(expiry, fence or 0), ceiling)
     if not check.holds:
         stated = f"expiry {rfc3339(expiry)}" + ("" if fence is None else f" and fence {fence}")
         reason = f"{subject} has {stated}, above the ceiling {rfc3339(ceiling)}"
-        times = [NamedInterval.of("the witness", told.token), NamedInterval.at("the expiry", expiry)]
-        yield check.finding(subject, reason, [told.where], times)
+        yield check.finding(subject, reason, [told.where], {"the witness": told.token, "the expiry": expiry})
 
 
 def expiry_fell(name: str, told: Sequence[Told | ToldOfSession]) -> Iterator[Finding]:
@@ -259,7 +227,7 @@ def expiry_fell(name: str, told: Sequence[Told | ToldOfSession]) -> Iterator[Fin
             reason = (
                 f"a {after.witness.kind} of {name} states the expiry {rfc3339(expiry)}; before it was {rfc3339(was)}"
             )
-            times = [NamedInterval.at("the expiry before", was), NamedInterval.at("the expiry", expiry)]
+            times = {"the expiry before": was, "the expiry": expiry}
             yield found("expiry-fell", name, reason, [before.where, after.where], times)
             return
 
@@ -268,7 +236,7 @@ def not_yet(name: str, ended_ns: int, token: SignedTime, where: Evidence) -> Ite
     """r2-breach: a shard says that something ended at an instant that its signed time surely does not reach."""
     if ended_ns > token.interval.latest + token.staleness_ns:
         reason = f"the batch that says that {name} ended at {rfc3339(ended_ns)} was signed surely before that"
-        times = [NamedInterval.at("the end", ended_ns), NamedInterval.of("the batch", token)]
+        times: Times = {"the end": ended_ns, "the batch": token}
         title = "a lease ended after the batch that says so was signed"
         yield found("r2-breach", f"{name}, end", reason, [where], times, title=title)
 
@@ -278,34 +246,24 @@ def not_yet(name: str, ended_ns: int, token: SignedTime, where: Evidence) -> Ite
 _ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 
 
-class What(StrEnum):
-    """What a note says of a lease under a session lease."""
-
-    ALONE = "alone"
-    """It was held, and the shard ended it alone."""
-    LATE = "late"
-    """It was granted, upgraded or renewed after the session lease was over."""
-    WITH = "with"
-    """It ended with the session lease."""
-
-
 class SessionNote(msgspec.Struct, frozen=True):
     """What the history of a domain shows of a session lease: gathered by whoever judges the domain."""
 
     session: SessionName
-    what: What
+    what: Literal["alone", "late", "together"]
+    """The shard ended a lease under it alone; granted, upgraded or renewed one after it was over; ended both."""
     correlation_id: bytes
     lease: str
     """How a finding names it."""
     position: Position
     where: Evidence
-    floor_ns: int = 0
-    messages: int = 0
-    doubtful: int = 0
-    uses: tuple[Evidence, ...] = ()
-    accepted: bool = True
+    floor_ns: int
+    messages: int
+    doubtful: int
+    uses: tuple[Evidence, ...]
+    accepted: bool
     """Whether readers accept all that was written under it, and the digest of each frame is known."""
-    last: tuple[int, bytes] | None = None
+    last: tuple[int, bytes] | None
     """The last timestamp of its last frame, and the frame's digest."""
 
 
@@ -314,32 +272,25 @@ def notes_of(history: DomainHistory) -> Iterator[SessionNote]:
     for lease in history.leases:
         if lease.session is None:
             continue
-        name = (lease.run, lease.session.session_id)
-        over, ended = lease.session.over, lease.ended
+        session, over, ended, uses = (lease.run, lease.session.session_id), lease.session.over, lease.ended, lease.uses
+        last = max(uses, key=lambda use: use.sequence, default=None)
+        wrote = (
+            lease.first.witness.floor_ns,
+            sum(use.messages for use in uses),
+            lease.doubtful,
+            tuple(use.where for use in uses),
+            all(use.accepted == use.messages and use.digest is not None for use in uses),
+            None if last is None or last.digest is None else (last.last_ns, last.digest),
+        )
+        name = lease.correlation_id
         if ended is not None and ended.ending.outcome in _ALONE and lease.held:
-            wrote = sum(use.messages for use in lease.uses) + lease.doubtful
-            alone = (lease.correlation_id, lease.name, ended.position, ended.where, 0, wrote)
-            yield SessionNote(name, What.ALONE, *alone)
-        for told in lease.told:
-            if over is not None and told.position > over.position:
-                text = f"the {told.witness.kind} of {lease.name}"
-                yield SessionNote(name, What.LATE, lease.correlation_id, text, told.position, told.where)
+            yield SessionNote(session, "alone", name, lease.name, ended.position, ended.where, *wrote)
+        late = next((told for told in lease.told if over is not None and told.position > over.position), None)
+        if late is not None:
+            text = f"the {late.witness.kind} of {lease.name}"
+            yield SessionNote(session, "late", name, text, late.position, late.where, *wrote)
         if over is not None and ended is not None and ended.position == over.position:
-            last = max(lease.uses, key=lambda use: use.sequence, default=None)
-            yield SessionNote(
-                name,
-                What.WITH,
-                lease.correlation_id,
-                lease.name,
-                ended.position,
-                ended.where,
-                lease.first.witness.floor_ns,
-                sum(use.messages for use in lease.uses),
-                lease.doubtful,
-                tuple(use.where for use in lease.uses),
-                all(use.accepted == use.messages and use.digest is not None for use in lease.uses),
-                None if last is None or last.digest is None else (last.last_ns, last.digest),
-            )
+            yield SessionNote(session, "together", name, lease.name, ended.position, ended.where, *wrote)
 
 
 def check_sessions(
@@ -351,6 +302,9 @@ def check_sessions(
         of[note.session].append(note)
     for name, session in sessions.items():
         under = sorted(of[name], key=lambda note: (note.position, note.correlation_id))
+        alone, late, together = (
+            [note for note in under if note.what == what] for what in ("alone", "late", "together")
+        )
         for told in session.told:
             subject = f"{session.name}, {told.witness.kind} in batch {told.head.sequence}"
             yield from check_reach(subject, told, cluster.policies)
@@ -358,10 +312,9 @@ def check_sessions(
         if session.over is not None:
             yield from not_yet(session.name, session.over.entry.ended_ns, session.over.token, session.over.where)
         yield from _short_end(session)
-        yield from _forgotten(session, [note for note in under if note.what is What.ALONE])
-        yield from _late(session, [note for note in under if note.what is What.LATE])
-        unknown = sum(note.messages for note in under if note.what is What.ALONE)
-        yield from _dropped(session, [note for note in under if note.what is What.WITH], unknown, cluster)
+        yield from _forgotten(session, alone)
+        yield from _late(session, late)
+        yield from _dropped(session, together, sum(note.messages + note.doubtful for note in alone), cluster)
 
 
 def _short_end(session: SessionHistory) -> Iterator[Finding]:
@@ -372,7 +325,7 @@ def _short_end(session: SessionHistory) -> Iterator[Finding]:
     if over is not None and last is not None and over.entry.expiry_ns < last.witness.expiry_ns:
         expiry, was = over.entry.expiry_ns, last.witness.expiry_ns
         reason = f"the end of {session.name} states the expiry {rfc3339(expiry)}; before it was {rfc3339(was)}"
-        times = [NamedInterval.at("the expiry before", was), NamedInterval.at("the expiry", expiry)]
+        times = {"the expiry before": was, "the expiry": expiry}
         yield found("expiry-fell", f"{session.name}, end", reason, [last.where, over.where], times)
 
 
@@ -392,7 +345,9 @@ def _dropped(
     if (entry.watermark_time is None) != (entry.watermark_ns is None):
         yield unpaired(word, "one of the two: a watermark, and the signed time of its message")
     elif entry.watermark_ns is not None:
-        yield from check_expiry(word, entry.expiry_ns)
+        before = asked("watermark-beyond-expiry", word.watermark_ns, entry.expiry_ns)
+        if not before.holds:
+            yield _beyond_expiry(before, word, {})
         grants = [told for told in session.told if told.witness.kind is SessionKind.GRANT]
         yield from check_watermark(word, grants[:1], cluster.policies)
     first = session.told[0].head.sequence if session.told else 1

@@ -7,19 +7,21 @@ written in them, follow each other in the order of the fences.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome, Mode, conflicts
-from appliance.formats.witness import WitnessKind
-from auditor.index import Use
+from appliance.formats.shardmap import chain_of
+from appliance.formats.witness import Half, WitnessKind
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
-from .endings import broken_early
-from .finding import Check, Finding, NamedInterval, compared, found, phrase
-from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told
+from ..columns.index import Use
+from .endings import is_broken_early
+from .finding import Check, Finding, Times, asked, compared, found, phrase
+from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told, shard_of
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -30,12 +32,8 @@ def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Find
     yield from _record(history)
 
 
-def fence_above(fence: int, before: int) -> Check:
-    """fence-not-growing: a grant, or a change of mode, has a higher fence than the one before it."""
-    return compared("fence-not-growing", "fence above that before", fence, ">", before, str)
-
-
 def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """chain-gap, chain-fork: each grant names the lease before it, and no other grant does."""
     known = {lease.correlation_id for lease in history.leases}
     followers: dict[bytes, LeaseHistory] = {}
     for lease in history.leases:
@@ -44,32 +42,26 @@ def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
         if told is None or previous is None:
             continue
         if previous not in known:
-            run = cluster.runs[told.head.incarnation]
-            if told.head.sequence <= run.ledger_end:
+            if told.head.sequence <= cluster.runs[lease.run].ledger_end:
                 reason = f"{lease.name} follows lease {previous.hex()}, of which nothing is known"
                 yield found("chain-gap", lease.name, reason, [told.where])
             continue
         other = followers.setdefault(previous, lease)
-        if other is lease:
-            continue
         ended = other.ended_before(told.position)
         if ended is not None and ended.ending.outcome is LeaseOutcome.WITHDRAWN:
             followers[previous] = lease
-            continue
-        reason = f"{other.name} and {lease.name} both follow lease {previous.hex()}"
-        yield found(
-            "chain-fork", lease.name, reason, [other.first.where, told.where], title="two leases follow the same one"
-        )
+        elif other is not lease:
+            reason = f"{other.name} and {lease.name} both follow lease {previous.hex()}"
+            where, title = [other.first.where, told.where], "two leases follow the same one"
+            yield found("chain-fork", lease.name, reason, where, title=title)
 
 
 def _fences(history: DomainHistory) -> Iterator[Finding]:
-    last: Told | None = None
-    for lease, told in history.claims():
-        check = fence_above(told.witness.fence, last.witness.fence) if last is not None else None
-        if last is not None and check is not None and not check.holds:
-            reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
-            yield check.finding(lease.name, reason, [last.where, told.where])
-        last = told
+    for (_, before), (lease, told) in itertools.pairwise(history.claims()):
+        check = asked("fence-not-growing", told.witness.fence, before.witness.fence, str)
+        if not check.holds:
+            reason = f"{lease.name} has the fence {check.value}, the grant before it {before.witness.fence}"
+            yield check.finding(lease.name, reason, [before.where, told.where])
 
 
 def _grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -166,26 +158,33 @@ def _follows(
     if ended is not None:
         outcome, watermark, signed = ended.ending.outcome, ended.ending.watermark_ns, signed_within(ended.token)
     expiry, same_run = earlier.expiry_ns, earlier.run == lease.run
-    if same_run and ended is not None and broken_early(earlier, ended) is not None:
+    if same_run and ended is not None and is_broken_early(earlier, ended):
         return None, True  # it is told there; what was granted after it follows from it
     before = Before(earlier.held, expiry, same_run, outcome, watermark, signed)
-    witness, granted = told.witness, signed_within(told.token)
-    checks = follow_checks(before, witness.floor_ns, witness.settle_to_ns, granted)
+    witness = told.witness
+    checks = follow_checks(before, witness.floor_ns, witness.settle_to_ns, signed_within(told.token))
     wrong = next((check for check in checks if not check.holds), None)
     if wrong is None:
         return None, True
+    times: Times = {}
     if wrong.what == SETTLED:
         reason = (
             f"{lease.name} states settle_to {bound_text(witness.settle_to_ns)}, below {rfc3339(expiry)}, the expiry "
             f"of {earlier.name}, which was not relinquished"
         )
-        return wrong.finding(lease.name, reason, [earlier.last_expiry.where, told.where]), True
-    because = {
-        OVER: f"it was held until {rfc3339(expiry)}, and not relinquished",
-        AT_EXPIRY: f"it could be written under until {rfc3339(expiry)}",
-        AT_WATERMARK: f"it was relinquished with the watermark {bound_text(watermark or 0)}",
-    }
-    return _overlap(wrong, earlier, lease, told, because[wrong.what]), True
+    else:
+        because = {
+            OVER: f"it was held until {rfc3339(expiry)}, and not relinquished",
+            AT_EXPIRY: f"it could be written under until {rfc3339(expiry)}",
+            AT_WATERMARK: f"it was relinquished with the watermark {bound_text(watermark or 0)}",
+        }
+        reason = (
+            f"{lease.name} was granted with the floor {bound_text(witness.floor_ns)} to {witness.holder.node} "
+            f"while {earlier.name} of {earlier.holder.node} was not over: {because[wrong.what]}"
+        )
+        since, shard = earlier.first.token.midpoint_ns, earlier.first.head.node
+        times = {"the earlier lease": (since, max(since, expiry), shard), "the grant": told.token}
+    return wrong.finding(lease.name, reason, [earlier.last_expiry.where, told.where], times), True
 
 
 def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> bool:
@@ -214,36 +213,19 @@ def known_to_its_end(earlier: LeaseHistory, later: ShardRun, cluster: ClusterFac
     return earlier.run in cluster.finished and run.whole(first, run.highest)
 
 
-def _overlap(check: Check, earlier: LeaseHistory, lease: LeaseHistory, told: Told, what: str) -> Finding:
-    reason = (
-        f"{lease.name} was granted with the floor {bound_text(told.witness.floor_ns)} to {told.witness.holder.node} "
-        f"while {earlier.name} of {earlier.first.witness.holder.node} was not over: {what}"
-    )
-    times = [
-        NamedInterval(
-            "the earlier lease",
-            earlier.first.token.midpoint_ns,
-            max(earlier.first.token.midpoint_ns, earlier.expiry_ns),
-            node=earlier.first.head.node,
-        ),
-        NamedInterval.of("the grant", told.token),
-    ]
-    return check.finding(lease.name, reason, [earlier.last_expiry.where, told.where], times)
-
-
 def _record(history: DomainHistory) -> Iterator[Finding]:
     """grant-overlap: what was written under an earlier fence has lower timestamps than what was under a later one.
 
     A lease counts with the fence and the mode of its grant. What it wrote in a stronger mode lies above the floor of
     that change; ``timestamp-below-floor`` and the grants after it see to the rest.
     """
-    highest = HighestUses()
+    highest = _HighestUses()
     for lease in sorted(history.leases, key=lambda each: (each.fence, each.first.position)):
         yield from highest.below(lease)
         highest.take(lease, [use for use in lease.uses if use.accepted])
 
 
-class HighestUses:
+class _HighestUses:
     """The highest message that was accepted under leases of each mode, and under which of them."""
 
     def __init__(self) -> None:
@@ -267,8 +249,97 @@ class HighestUses:
             f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high.last_ns)}, "
             f"which {earlier.name} before it, with the fence {earlier.fence}, reached"
         )
-        times = [
-            NamedInterval("the earlier lease's message", high.first_ns, high.last_ns),
-            NamedInterval("the later lease's message", low.first_ns, low.last_ns),
-        ]
+        times = {
+            "the earlier lease's message": (high.first_ns, high.last_ns),
+            "the later lease's message": (low.first_ns, low.last_ns),
+        }
         yield found("grant-overlap", f"{lease.name}, messages", reason, [high.where, low.where], times)
+
+
+# Planned moves: from an old chain by way of both to a new one. In phase *both* a domain that moves is held from the
+# chain that leaves and from the one that comes, and a lease of either is half of one. Each chain is judged by itself,
+# as any other: what may not overlap in it does not overlap in the two together. What is left is asked here: of leases
+# of the old chain as they counted before it left, and of leases of the new one from when they count by themselves.
+
+
+def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """overtaken-lease, whole-too-early, grant-overlap: leases of each chain of a domain against those before."""
+    for lease in history.leases:
+        yield from _overtaken(lease, history, cluster)
+    for earlier, later in itertools.combinations(history.by_map(), 2):
+        for lease in later.leases:
+            if lease.held and lease.whole:
+                yield from _counts_alone(lease, earlier, later, cluster)
+        highest = _HighestUses()
+        for before in earlier.leases:
+            highest.take(before, [use for use in before.uses if use.accepted and use.staying])
+        for lease in later.leases:
+            yield from highest.below(lease)
+
+
+def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """overtaken-lease: a shard counts by itself surely before a lease is over that was held from the old one alone."""
+    own = shard_of(lease.first.head)
+    both = next((each for each in cluster.maps.values() if own in each.leaving), None)
+    fact = None if both is None else cluster.counts.get(chain_of(both.layout.of(history.domain)))
+    ended, staying = lease.ended, lease.staying
+    if fact is None or not staying or not lease.held or _other_halves(lease, history):
+        return
+    if ended is not None and ended.ending.outcome is not LeaseOutcome.EXPIRED:
+        return
+    if ended is None and not known_to_its_end(lease, cluster.runs[fact.head.incarnation], cluster):
+        return
+    last = max(staying, key=lambda each: each.witness.expiry_ns)
+    expiry = last.witness.expiry_ns
+    if signed_within(fact.token)[1] < expiry:
+        reason = (
+            f"{fact.name} counts by itself; {lease.name} of {lease.holder.node} is of the chain before, and was "
+            f"held from that alone until {rfc3339(expiry)}"
+        )
+        times: Times = {"the batch": fact.token, "the lease before": expiry}
+        yield found("overtaken-lease", lease.name, reason, [last.where, fact.where], times)
+
+
+def _counts_alone(
+    lease: LeaseHistory, earlier: DomainHistory, later: DomainHistory, cluster: ClusterFacts
+) -> Iterator[Finding]:
+    """whole-too-early: what others could write under the old chain alone lies below what a lease may from then on.
+
+    Its holder keeps to the floors of both its halves.
+    """
+    since = lease.whole[0]
+    own = [lease, *(each for each in earlier.leases if each.holder == lease.holder)]
+    floor = max(each.floor_ns for each in own)
+    settle_to = max(told.witness.settle_to_ns for each in own for told in each.told)
+    for before in earlier.leases:
+        staying, ended = before.staying, before.ended
+        if not staying or not before.held or before.holder == lease.holder:
+            continue
+        if not conflicts(before.told[-1].witness.mode, lease.mode_at(since.position)):
+            continue
+        halves = _other_halves(before, later)
+        if ended is None and halves:  # that half says how it ended; while it has not, its own chain excludes others
+            ended = next((end for each in halves if (end := each.ended_before(since.position)) is not None), None)
+            if ended is None or ended.ending.outcome in GIVEN_BACK:
+                continue
+        if ended is None and not known_to_its_end(before, cluster.runs[lease.run], cluster):
+            continue
+        last = max(staying, key=lambda each: each.witness.expiry_ns)
+        asked = settled = last.witness.expiry_ns
+        because = "before that left it could be written under until"
+        if ended is not None and ended.ending.outcome in GIVEN_BACK:
+            asked, settled, because = ended.ending.watermark_ns or 0, 0, "it was given back with the watermark"
+        if floor < asked or settle_to < settled:
+            reason = (
+                f"{lease.name} of {lease.holder.node} counts by itself since batch {since.head.sequence}, with the "
+                f"floor {bound_text(floor)} and settle_to {bound_text(settle_to)}; {before.name} of "
+                f"{before.holder.node} is of the chain before: {because} {rfc3339(asked)}"
+            )
+            times: Times = {"the witness": since.token, "the lease before": asked}
+            yield found("whole-too-early", lease.name, reason, [last.where, since.where], times)
+
+
+def _other_halves(lease: LeaseHistory, history: DomainHistory) -> list[LeaseHistory]:
+    """Return the leases of a later chain that its holder was granted as the other half."""
+    later = (each for each in history.leases if each.map_number > lease.map_number)
+    return [each for each in later if each.holder == lease.holder and each.first.head.half is Half.COMING]

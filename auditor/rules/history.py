@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -29,10 +28,10 @@ from appliance.formats.witness import (
     decode_entry,
 )
 from auditor.columns.layout import HeadName, bucket_of
-from auditor.index import Coverage, DomainRows, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
+from ..columns.index import Coverage, DomainRows, Index, Use
 from .finding import Evidence
 from .records import Policies
 
@@ -56,6 +55,11 @@ class HeadFact:
     where: Evidence
     in_ledger: int
     """How often it stands in the ledger of its run: then ``where`` is there."""
+
+    @property
+    def name(self) -> str:
+        """How a finding names it."""
+        return f"batch {self.head.sequence} of shard {self.head.shard}, run {self.head.incarnation.hex()}"
 
 
 @dataclass(slots=True)
@@ -131,35 +135,32 @@ class CeilingFact:
     where: Evidence
 
 
-@dataclass(slots=True)
 class RecordedChain:
     """What is known of one shard's ceiling chain, in order of number. Pruned records may be missing."""
 
-    shard: ShardName
-    facts: list[CeilingFact] = field(default_factory=list)
-    _numbered: dict[int, list[CeilingFact]] = field(default_factory=dict)
-    _floors: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    _ends: dict[bytes, CeilingFact] = field(default_factory=dict)
-    _cut_off: set[bytes] = field(default_factory=set)
-    _highest: dict[bytes, int] = field(default_factory=dict)
-    _in_copy: bool = False
-    """Whether the chain is in the copy: some record in its own place, not only in a ledger."""
-
-    def take(self, fact: CeilingFact) -> None:
-        """Add the next record; they come in order of number."""
-        record = fact.record
-        before = self.facts[-1].record if self.facts else record
-        follows = record.number == before.number + 1 and record.incarnation != before.incarnation
-        if follows and before.kind is CeilingKind.RUNNING:
-            self._cut_off.add(before.incarnation)
-        self._highest[record.incarnation] = record.number
-        self._in_copy |= fact.where.path.startswith(SHARDS)
-        self.facts.append(fact)
-        self._numbered.setdefault(record.number, []).append(fact)
-        if record.kind is CeilingKind.RUNNING:
-            self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
-        else:
-            self._ends.setdefault(record.incarnation, fact)
+    def __init__(self, shard: ShardName, facts: list[CeilingFact]) -> None:
+        """Take all records that are known, in order of number."""
+        self.shard, self.facts = shard, facts
+        self._numbered: dict[int, list[CeilingFact]] = {}
+        self._floors: dict[bytes, tuple[int, int]] = {}
+        self._ends: dict[bytes, CeilingFact] = {}
+        for fact in facts:
+            record = fact.record
+            self._numbered.setdefault(record.number, []).append(fact)
+            if record.kind is CeilingKind.RUNNING:
+                self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
+            else:
+                self._ends.setdefault(record.incarnation, fact)
+        self._highest = {fact.record.incarnation: fact.record.number for fact in facts}
+        pairs = ((before.record, after.record) for before, after in itertools.pairwise(facts))
+        self._cut_off = {
+            before.incarnation
+            for before, after in pairs
+            if after.number == before.number + 1 and after.incarnation != before.incarnation
+            if before.kind is CeilingKind.RUNNING
+        }
+        self._in_copy = any(fact.where.path.startswith(SHARDS) for fact in facts)
+        """Whether the chain is in the copy: some record in its own place, not only in a ledger."""
 
     def at(self, number: int) -> list[CeilingFact]:
         """Return the records with that number: more than one is a fork."""
@@ -198,15 +199,13 @@ def ceiling_chains(index: Index) -> dict[ShardName, RecordedChain]:
     facts: dict[ShardName, list[CeilingFact]] = {}
     for raw, where in index.ceilings():
         record, _ = open_ceiling(raw, where.path)
-        facts.setdefault((record.map_number, record.shard), []).append(
-            CeilingFact(record, raw, SignedTime.decode(record.time, where.path), where)
-        )
-    signed_under = index.ceilings_signed_under()
-    chains = {name: RecordedChain(name) for name in facts}
-    for name, chain in chains.items():
-        for fact in _without_late(facts[name], chain_path(*name), signed_under):
-            chain.take(fact)
-    return chains
+        fact = CeilingFact(record, raw, SignedTime.decode(record.time, where.path), where)
+        facts.setdefault((record.map_number, record.shard), []).append(fact)
+    under = index.ceilings_signed_under()
+    return {
+        name: RecordedChain(name, list(_without_late(of_shard, chain_path(*name), under)))
+        for name, of_shard in facts.items()
+    }
 
 
 def _without_late(
@@ -353,11 +352,6 @@ class LeaseHistory:
         """Those words by which it counts without a half from a chain that comes later."""
         return [each for each in self.words if self._half(each) is not Half.LEAVING]
 
-    @property
-    def leaving(self) -> bool:
-        """Whether it counted only with a half from a chain that comes later, by the last word that is known."""
-        return self._half(self.words[-1]) is Half.LEAVING
-
     def _half(self, word: Told | ToldOfSession) -> Half:
         return newer(word.head, self.first.head).half
 
@@ -396,12 +390,6 @@ class LeaseHistory:
     def ended(self) -> EndedFact | None:
         """The first word on its end."""
         return min(self.endings, key=lambda fact: fact.position, default=None)
-
-    @property
-    def relinquished(self) -> EndedFact | None:
-        """The first word on its end, if it says that the holder relinquished it, alone or with its session lease."""
-        fact = self.ended
-        return fact if fact is not None and fact.ending.outcome in GIVEN_BACK else None
 
     @property
     def floor_ns(self) -> int:
@@ -553,23 +541,15 @@ class Closings:
 
     def __init__(self, closings: Iterable[tuple[str, int, int]] = ()) -> None:
         """Take (log, start of a bag, before which it was surely not closed), in order."""
-        self._starts: dict[str, list[int]] = {}
-        self._latest: dict[str, list[int]] = {}
-        for log, start, closed in closings:
-            latest = self._latest.setdefault(log, [])
-            latest.append(max(closed, latest[-1]) if latest else closed)
-            self._starts.setdefault(log, []).append(start)
+        by_log = itertools.groupby(closings, lambda each: each[0])
+        rows = {log: np.array([each[1:] for each in of_log], np.int64) for log, of_log in by_log}
+        self._known = {log: (each[:, 0], np.maximum.accumulate(np.append(0, each[:, 1]))) for log, each in rows.items()}
 
-    def of_many(self, log: str, before_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same for many instants."""
-        starts, latest = self._starts.get(log, []), self._latest.get(log, [])
-        count = np.searchsorted(np.array(starts, np.int64), before_ns)
-        return np.array([0, *latest], np.int64)[count]
-
-    def of(self, log: str, before_ns: int) -> int:
-        """Return the instant before which some bag of the log that begins before ``before_ns`` was surely open."""
-        count = bisect_left(self._starts.get(log, ()), before_ns)
-        return self._latest[log][count - 1] if count else 0
+    def of(self, log: str, before_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return of each instant that before which some bag of the log that begins before it was surely open."""
+        starts, latest = self._known.get(log, (np.zeros(0, np.int64), np.zeros(1, np.int64)))
+        found: NDArray[np.int64] = latest[np.searchsorted(starts, before_ns)]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

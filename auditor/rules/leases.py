@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import numpy as np
 
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text
 from appliance.formats.witness import BatchHead, Witness, WitnessKind
-from auditor.index import Use
-from timeagent.units import bound_text, rfc3339
+from timeagent.units import bound_text, rfc3339, span_text
 
+from ..columns.index import Use
 from .chains import granted_under
 from .endings import check_ending, check_reach, expiry_fell
 from .finding import (
@@ -21,15 +23,14 @@ from .finding import (
     Check,
     Evidence,
     Finding,
-    NamedInterval,
-    below_ceiling,
+    Times,
+    asked,
     both,
     found,
+    latest_expiry_ns,
     not_fallen,
-    radius_allowed,
-    within_term,
 )
-from .grants import check_grants
+from .grants import check_grants, check_moved
 from .history import (
     GIVEN_BACK,
     Closings,
@@ -41,13 +42,15 @@ from .history import (
     Told,
     shard_of,
 )
-from .moves import check_moved
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """Apply every rule about leases to one domain."""
     for lease in history.leases:
-        yield from _first(lease, cluster)
+        first, name = lease.first, lease.name
+        if lease.granted is None and cluster.runs[lease.run].whole(1, first.head.sequence):
+            reason = f"the first word on {name} is a {first.witness.kind}, and the ledger before it is whole"
+            yield found("ungranted-lease", name, reason, [first.where])
         for told in lease.told:
             yield from _witness(lease, told, cluster)
         for told in lease.claims:
@@ -55,23 +58,15 @@ def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Find
         yield from check_ending(lease, cluster)
     for part in history.by_map():
         yield from check_grants(part, cluster)
-        yield from check_growth(part)
+        yield from _growth(part)
     yield from check_moved(history, cluster)
-    yield from check_settling(history, cluster.closings)
-    yield from check_agreement(history, cluster)
-    yield from check_revocations(history)
-    yield from check_stops(history, cluster)
+    yield from _settling(history, cluster.closings)
+    yield from _agreement(history, cluster)
+    yield from _revocations(history)
+    yield from _stops(history, cluster)
 
 
 # What one witness may say.
-
-
-def _first(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """ungranted-lease: what a shard says of a lease begins with its grant, where the ledger is whole up to there."""
-    first = lease.first
-    if lease.granted is None and cluster.runs[lease.run].whole(1, first.head.sequence):
-        reason = f"the first word on {lease.name} is a {first.witness.kind}, and the ledger before it is whole"
-        yield found("ungranted-lease", lease.name, reason, [first.where])
 
 
 def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -121,9 +116,9 @@ def statement_checks(
     """Yield the checks of what a shard said of a lease, alone. ``ceiling``, ``shards``: those it names, if there."""
     if widest is not None:
         token = head.signed_time()
-        yield radius_allowed("radius of the shard's clock", token, widest)
-        yield within_term(witness.expiry_ns, token, widest)
-    yield below_ceiling(witness.expiry_ns, witness.fence, head.ceiling_ns)
+        yield asked("radius-above-policy", token.radius_ns, widest.radius_ns_max, span_text)
+        yield asked("term-above-policy", witness.expiry_ns, latest_expiry_ns(token, widest))
+    yield asked("grant-above-ceiling", max(witness.expiry_ns, witness.fence), head.ceiling_ns)
     if ceiling is not None:
         yield granted_under(head, ceiling)
     yield from _owner(witness.domain, head, shards)
@@ -132,7 +127,7 @@ def statement_checks(
 # What a statement owes to those before it.
 
 
-def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+def _stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """floor-fell: the last record of a run states less than a lease of the run asks of whoever comes next."""
     for lease in history.leases:
         chain = cluster.ceilings.get(cluster.runs[lease.run].shard)
@@ -165,125 +160,103 @@ def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> Bounds:
     if ended is None and not (lease.run in cluster.finished and run.whole(lease.first.head.sequence, run.highest)):
         return floor, settle_to
     expiry = lease.expiry_ns
-    if ended is None and lease.leaving:
+    if ended is None and lease.words[-1] not in lease.staying:
         expiry = max((each.witness.expiry_ns for each in lease.staying), default=0)
     return max(floor, expiry), max(settle_to, expiry)
 
 
-class _Statement(NamedTuple):
-    """What a shard said of a domain's numbers: with a grant, a change of mode, or the end of a lease."""
-
-    position: Position
-    lease: str
-    bounds: Bounds
-    where: Evidence
-    is_end: bool = False
-
-
-def check_growth(history: DomainHistory) -> Iterator[Finding]:
-    """floor-fell: each statement against those before it, and each end against its lease."""
-    claimed: _Statement | None = None
-    ended: _Statement | None = None
-    for each in _statements(history):
-        # What a grant owes to the end of an earlier lease is asked, with its verdict, where grants follow each other.
-        before = [high for high in ((claimed, ended) if each.is_end else (claimed,)) if high is not None]
-        high = max(before, key=lambda one: one.bounds, default=None)
-        if high is not None and not (check := not_fallen(each.bounds, high.bounds)).holds:
-            reason = f"{each.lease} states {check.value}; {high.lease} before it stated {both(high.bounds)}"
-            yield check.finding(each.lease, reason, [high.where, each.where])
-        elif each.is_end:
-            ended = each
-        else:
-            claimed = each
-    for lease in history.leases:
-        for fact in lease.endings:
-            yield from _end(lease, fact)
-
-
-def _statements(history: DomainHistory) -> list[_Statement]:
-    found = [
-        _Statement(told.position, lease.name, (told.witness.floor_ns, told.witness.settle_to_ns), told.where)
+def _growth(history: DomainHistory) -> Iterator[Finding]:
+    """floor-fell: each grant, change of mode and end against those before it, and each end against its lease."""
+    stating: list[tuple[Position, str, Bounds, Evidence, bool]] = [
+        (told.position, lease.name, (told.witness.floor_ns, told.witness.settle_to_ns), told.where, False)
         for lease, told in history.claims()
     ]
     for lease in history.leases:
         for fact in lease.endings:
             if fact.entry is not None:
-                name, bounds = f"the end of {lease.name}", (fact.entry.floor_ns, fact.entry.settle_to_ns)
-                found.append(_Statement(fact.position, name, bounds, fact.where, is_end=True))
-    return sorted(found, key=lambda each: each.position)
+                bounds = fact.entry.floor_ns, fact.entry.settle_to_ns
+                stating.append((fact.position, f"the end of {lease.name}", bounds, fact.where, True))
+                yield from _end(lease, fact, bounds)
+    claimed, ended = ("", (0, 0), Evidence("")), ("", (0, 0), Evidence(""))
+    for _, name, bounds, where, is_end in sorted(stating, key=lambda each: each[0]):
+        # What a grant owes to the end of an earlier lease is asked, with its verdict, where grants follow each other.
+        high = max(claimed, ended, key=lambda one: one[1]) if is_end else claimed
+        check = not_fallen(bounds, high[1])
+        if not check.holds:
+            reason = f"{name} states {check.value}; {high[0]} before it stated {both(high[1])}"
+            yield check.finding(name, reason, [high[2], where])
+        elif is_end:
+            ended = name, bounds, where
+        else:
+            claimed = name, bounds, where
 
 
-def _end(lease: LeaseHistory, fact: EndedFact) -> Iterator[Finding]:
+def _end(lease: LeaseHistory, fact: EndedFact, states: Bounds) -> Iterator[Finding]:
     """floor-fell: the numbers with which a lease ended are at least what it leaves: its watermark, or its expiry."""
-    entry, outcome = fact.entry, fact.ending.outcome
-    if entry is None or outcome is LeaseOutcome.WITHDRAWN or not lease.held:
+    outcome = fact.ending.outcome
+    if outcome is LeaseOutcome.WITHDRAWN or not lease.held:
         return
     given_back = outcome in GIVEN_BACK
     floor = (fact.ending.watermark_ns or 0) if given_back else lease.expiry_at(fact.position)
-    check = not_fallen((entry.floor_ns, entry.settle_to_ns), (floor, 0 if given_back else floor))
+    check = not_fallen(states, (floor, 0 if given_back else floor))
     if not check.holds:
         what = "its watermark" if given_back else "its expiry, for floor and settle_to"
         reason = f"{lease.name} ended as {outcome} with {check.value}; it leaves {bound_text(floor)}, {what}"
         yield check.finding(f"{lease.name}, end", reason, [lease.last_expiry.where, fact.where])
 
 
-def check_revocations(history: DomainHistory) -> Iterator[Finding]:
+def _revocations(history: DomainHistory) -> Iterator[Finding]:
     """revocation-incomplete: a lease that was revoked by nobody, or who revoked one that did not end then."""
     for position, (ended, where) in history.ends.items():
-        name = ended.ending.correlation_id
-        behind = history.revocations.get((*position[:4], position[4] + 1))
+        name, behind = ended.ending.correlation_id, history.revocations.get((*position[:4], position[4] + 1))
         if ended.ending.outcome is LeaseOutcome.REVOKED and (behind is None or behind[0].correlation_id != name):
-            lease = f"lease {name.hex()} on {ended.domain!r}"
+            lease = f"lease {name.hex()} on {history.domain!r}"
             reason = f"{lease} was revoked, and the entry behind that in its batch does not say by whom"
             yield found("revocation-incomplete", lease, reason, [where])
     for position, (revoked, where) in history.revocations.items():
-        name = revoked.correlation_id
-        before = history.ends.get((*position[:4], position[4] - 1))
+        name, before = revoked.correlation_id, history.ends.get((*position[:4], position[4] - 1))
         if before is None or before[0].ending.correlation_id != name:
-            lease = f"lease {name.hex()} on {revoked.domain!r}"
-            reason = (
-                f"{revoked.by.node} revoked {lease}, and the entry before that in its batch does not say that it ended"
-            )
+            lease = f"lease {name.hex()} on {history.domain!r}"
+            revokes = f"{revoked.by.node} revoked {lease}"
+            reason = f"{revokes}, and the entry before that in its batch does not say that it ended"
             yield found("revocation-incomplete", lease, reason, [where])
 
 
 # Whether all that is said of a lease agrees.
 
 
-def check_settling(history: DomainHistory, closings: Closings) -> Iterator[Finding]:
+def _settling(history: DomainHistory, closings: Closings) -> Iterator[Finding]:
     """unsettled-write: a message was stamped surely before a bag was closed that its lease asks to be closed first.
 
     A lock file is signed before it counts, so that a holder that settles signs its message later. A bag without one is
     none of this rule's business: a copy may have passed by before it was closed.
     """
     for lease in history.leases:
-        told: set[str] = set()
+        firsts: dict[str, Use] = {}
         for use in sorted(lease.uses, key=lambda each: (each.first_ns, each.where)):
-            if use.accepted and use.log not in told:
-                told.add(use.log)
-                yield from _first_use(lease, use, closings.of(use.log, use.settle_to_ns))
-
-
-def _first_use(lease: LeaseHistory, use: Use, closed_ns: int) -> Iterator[Finding]:
-    if closed_ns <= use.signed_ns:
-        return
-    reason = (
-        f"{lease.name} asks for log {use.log} to be settled to {rfc3339(use.settle_to_ns)}; its first message there "
-        f"was stamped by {rfc3339(use.signed_ns)}, and a bag before that was closed at {rfc3339(closed_ns)} or later"
-    )
-    times = [
-        NamedInterval("the message", use.first_ns, use.signed_ns, node=lease.first.witness.holder.node),
-        NamedInterval.at("settle_to", use.settle_to_ns),
-        NamedInterval.at("the closing, at the earliest", closed_ns),
-    ]
-    yield found("unsettled-write", lease.name, reason, [lease.first.where, use.where], times)
+            if use.accepted:
+                firsts.setdefault(use.log, use)
+        for log, use in firsts.items():
+            closed_ns = int(closings.of(log, np.array([use.settle_to_ns]))[0])
+            if closed_ns > use.signed_ns:
+                reason = (
+                    f"{lease.name} asks for log {log} to be settled to {rfc3339(use.settle_to_ns)}; its first message "
+                    f"there was stamped by {rfc3339(use.signed_ns)}, and a bag before that was closed at "
+                    f"{rfc3339(closed_ns)} or later"
+                )
+                times: Times = {
+                    "the message": (use.first_ns, use.signed_ns, lease.holder.node),
+                    "settle_to": use.settle_to_ns,
+                    "the closing, at the earliest": closed_ns,
+                }
+                yield found("unsettled-write", lease.name, reason, [lease.first.where, use.where], times)
 
 
 _TOLD: Final = ("outcome", "ended_ns", "watermark_ns", "messages", "chain_head")
 """What later witnesses repeat of a lease's end, beside the signed time of its watermark: that one is evidence only."""
 
 
-def check_agreement(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+def _agreement(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """lease-changed, expiry-fell, last-frame-mismatch: the first word on a lease that contradicts what was before."""
     for lease in history.leases:
         for before, after in itertools.pairwise(lease.told):
@@ -299,20 +272,20 @@ def check_agreement(history: DomainHistory, cluster: ClusterFacts) -> Iterator[F
 
 def _ends(lease: LeaseHistory) -> Iterator[Finding]:
     """lease-changed: two words of its shard on how it ended."""
+
+    def said(ending: Ending, name: str) -> str:
+        value = getattr(ending, name)
+        return value.hex()[:16] if isinstance(value, bytes) else str(value)
+
     stated = sorted((fact for fact in lease.endings if fact.stated), key=lambda fact: fact.position)
     for fact in stated[1:]:
         first, other = stated[0].ending, fact.ending
         names = [name for name in _TOLD if getattr(first, name) != getattr(other, name)]
         if names:
-            what = ", ".join(f"{name} {_said(other, name)}, not {_said(first, name)}" for name in names)
+            what = ", ".join(f"{name} {said(other, name)}, not {said(first, name)}" for name in names)
             reason = f"the end of {lease.name} is told again, otherwise than at first: {what}"
             yield found("lease-changed", f"{lease.name}, end", reason, [stated[0].where, fact.where])
             return
-
-
-def _said(ending: Ending, name: str) -> str:
-    value = getattr(ending, name)
-    return value.hex()[:16] if isinstance(value, bytes) else str(value)
 
 
 def _last_frame(lease: LeaseHistory) -> Iterator[Finding]:
@@ -320,7 +293,7 @@ def _last_frame(lease: LeaseHistory) -> Iterator[Finding]:
 
     Where one is missing, or void, or its bag is open still, which one was the last is not known.
     """
-    fact = lease.relinquished
+    fact = lease.ended
     if fact is None or fact.ending.outcome is not LeaseOutcome.RELINQUISHED or fact.ending.chain_head is None:
         return
     uses = lease.uses

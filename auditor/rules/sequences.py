@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.columns.layout import NOTHING, RowBucket, Rows
-from auditor.index import Coverage
-from timeagent.units import rfc3339
+from timeagent.units import Instant, rfc3339
 
-from .finding import Evidence, Finding, NamedInterval, found
+from ..columns.index import Coverage
+from .finding import Evidence, Finding, found
 
 type Column = NDArray[np.int64]
 
@@ -65,9 +65,9 @@ class _Run:
         row = self.rows[frame]
         return Evidence(self.paths[row["path"]], int(row["offset"]), int(row["length"]))
 
-    def signed(self, frame: int) -> NamedInterval:
+    def signed(self, frame: int) -> tuple[Instant, Instant, str]:
         row = self.rows[frame]
-        return NamedInterval(f"frame {row['sequence']}", int(row["earliest"]), int(row["latest"]), node=self.writer)
+        return int(row["earliest"]), int(row["latest"]), self.writer
 
 
 def _reused(run: _Run) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def _disordered(run: _Run) -> Iterator[Finding]:
             f"{run.name(sequence)} begins at {rfc3339(first)}, not above {rfc3339(top)}, "
             f"with which frame {before} of that writer ends"
         )
-        times = [NamedInterval.at(f"frame {before}", top), NamedInterval.at(f"frame {sequence}", first)]
+        times = {f"frame {before}": top, f"frame {sequence}": first}
         yield found("sequence-disorder", run.name(sequence), reason, [run.where(later - 1), run.where(later)], times)
 
 
@@ -149,5 +149,6 @@ def _signed_before_named(run: _Run, naming: Column, named: Column) -> Iterator[F
             "time was surely over"
         )
         title, pair = "a frame was signed before one that it names as committed", (before, frame)
-        where, times = [run.where(each) for each in pair], [run.signed(each) for each in pair]
+        where = [run.where(each) for each in pair]
+        times = {f"frame {rows['sequence'][each]}": run.signed(each) for each in pair}
         yield found("r2-breach", subject, reason, where, times, title=title)

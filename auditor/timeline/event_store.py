@@ -7,12 +7,11 @@ judged, or, of any other, all of it as bytes. A list of positions is one value, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
-from struct import Struct
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,10 +20,10 @@ from numpy.typing import NDArray
 from appliance.formats.witness import Ended, Witness
 from auditor.columns.layout import Numbering
 from auditor.columns.layout import Rows as ColumnRows
-from auditor.index import Database
 from auditor.rules.finding import Evidence
 from timeagent.units import Instant
 
+from ..columns.index import Database
 from .events import KINDS, ClockReading, Event, FrameFile, FrameWritten, StatedBatch
 
 type Numbers = NDArray[np.int64]
@@ -68,23 +67,22 @@ class EventRow(NamedTuple):
     """How many leases that are."""
     messages: int
     first: Instant
+    """Of a frame its lowest timestamp; of what tells of a lease when that was first told of."""
     last: Instant
-    """Of any frame the highest timestamp that readers were given; of what tells of a session lease its expiry."""
+    """Of any frame the highest timestamp that readers were given; of what tells of a session lease its expiry; of what
+    tells of a lease until when that lasted at most."""
     begins: bool
 
 
 _SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "I")
 _CODES: Final = dict.fromkeys(EventRow._fields, "q") | {"kind": "B", "begins": "?"} | _SMALL
-_ROW: Final = Struct(f"<{''.join(_CODES.values())}")
 EVENT: Final = np.dtype([(name, f"<{code}") for name, code in _CODES.items()])
-ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("heard", "?"), ("rank", "<i8")])
-"""What orders events of one instant and kind: who said it, its own order, its own word before hearsay, the rank."""
+ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("rank", "<i8")])
+"""What orders events of one instant and kind: who said it, its own order, the rank."""
 LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
-_LEASE: Final = Struct("<I16s")
-SPAN: Final = np.dtype([("first", "<u4"), ("last", "<u4"), ("until", "<i8"), ("since", "<i8")])
-"""A lease: the positions of the first and last event that tells of it, until when it lasted at most, and since when."""
-_LASTING: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,)), ("event", "<i8"), ("until", "<i8")])
-"""What an event says of a lease."""
+_LEASE_READ: Final = np.dtype([("domain", "<u4"), ("cid", "V16")])
+_TOLD: Final = np.dtype([("event", "<u4"), *LEASE.descr])
+"""Of which lease an event tells."""
 WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -102,22 +100,23 @@ class Posting(IntEnum):
     """By the domain that it is about: what is told of its leases, and frames written under them."""
     TOLD = 4
     """The same without frames."""
-    SPANS = 5
-    """No positions, but the leases of a domain."""
-    BAG = 6
+    BAG = 5
     """Frames, by the log and the beginning of their bag."""
-    FILE = 7
+    FILE = 6
     """Frames, by their data file."""
-    CLOSED = 8
-    """Bags that were closed, by log."""
-    LISTED = 9
+    LISTED = 7
     """Bags that were closed, by path."""
-    CEILING = 10
-    SESSION = 11
-    SESSION_OVER = 12
+    CEILING = 8
+    SESSION = 9
+    SESSION_OVER = 10
 
 
-MORE: Final = {Posting.PATH: "offset", Posting.BAG: "last", Posting.SESSION: "last"}
+MORE: Final = {
+    Posting.PATH: ("offset",),
+    Posting.BAG: ("last",),
+    Posting.SESSION: ("last",),
+    Posting.TOLD: ("first", "last"),
+}
 """What a list holds of each of its events beside the position."""
 
 
@@ -136,7 +135,7 @@ class EventStore:
         self._count = 0
         self._leases: list[ColumnRows] = []
         self._lease_count = 0
-        self._lasting: list[ColumnRows] = []
+        self._told: list[ColumnRows] = []
         self._posted: list[Numbers] = []
         self._keys: Numbering[tuple[str, int]] = Numbering()
         self._kinds = np.array([self.key(kind.__name__) for kind in KINDS])
@@ -199,13 +198,13 @@ class EventStore:
         """Take what events are about."""
         self._posted.append((np.int64(posting) << 58) | (keys.astype(np.int64) << 32) | events)
 
-    def of_leases(self, domains: Numbers, events: Numbers, cids: NDArray[np.uint64], until: Numbers) -> None:
-        """Take what is said of leases themselves. ``until``: when they expire by that, or ended."""
+    def of_leases(self, domains: Numbers, events: Numbers, cids: NDArray[np.uint64]) -> None:
+        """Take what is said of leases themselves: ``last`` says until when they last by that."""
         self.post(Posting.ABOUT, domains, events)
         self.post(Posting.TOLD, domains, events)
-        lasting = np.zeros(len(events), _LASTING)
-        lasting["domain"], lasting["event"], lasting["cid"], lasting["until"] = domains, events, cids, until
-        self._lasting.append(lasting)
+        told = np.zeros(len(events), _TOLD)
+        told["domain"], told["event"], told["cid"] = domains, events, cids
+        self._told.append(told)
 
     def finish(self) -> None:
         """Write everything, in order."""
@@ -216,13 +215,13 @@ class EventStore:
         makers = self._makers.listed()
         ranks = np.empty(len(makers), np.int64)
         ranks[sorted(range(len(makers)), key=makers.__getitem__)] = np.arange(len(makers))
-        by = (order["rank"], order["heard"], order["place"], order["sequence"], ranks[order["maker"]])
+        by = (order["rank"], order["place"], order["sequence"], ranks[order["maker"]])
         chosen = np.lexsort((*by, rows["kind"], rows["instant"]))
         rows = rows[chosen]
         positions = np.empty(len(rows), np.int64)
         positions[chosen] = np.arange(1, len(rows) + 1)
+        self._span(rows, positions)
         self._write_postings(rows, positions)
-        self._write_spans(rows, positions)
         self._write_blocks(rows)
 
     def _write_blocks(self, rows: ColumnRows) -> None:
@@ -249,34 +248,29 @@ class EventStore:
         posted = np.concatenate(self._posted)
         posted = np.sort((posted >> 32 << 32) | positions[posted & 0xFFFFFFFF])
         posted = posted[_firsts(posted)]
-        keys, found = posted >> 32, (posted & 0xFFFFFFFF).astype("<u4")
-        for key, part in _parts(keys, found):
-            posting = Posting(key >> 26)
-            more = rows[MORE[posting]][part - 1] if posting in MORE else part[:0]
-            self._write_posting(posting, key & 0x3FFFFFF, part, more)
+        found = (posted & 0xFFFFFFFF).astype("<u4")
+        keys, cuts = self._keys.listed(), _firsts(posted >> 32).tolist()
+        for first, end in pairwise([*cuts, len(posted)]):
+            key, part = int(posted[first] >> 32), found[first:end]
+            posting, (text, number) = Posting(key >> 26), keys[key & 0x3FFFFFF]
+            more = b"".join(rows[column][part - 1].tobytes() for column in MORE.get(posting, ()))
+            values = (posting, text, number, part.tobytes(), more)
+            self._db.execute("INSERT INTO posting VALUES (?, ?, ?, ?, ?)", values)
 
-    def _write_posting(self, posting: Posting, key: int, found: NDArray[Any], more: NDArray[Any]) -> None:
-        text, part = self._keys.listed()[key]
-        values = (posting, text, part, found.tobytes(), more.tobytes())
-        self._db.execute("INSERT INTO posting VALUES (?, ?, ?, ?, ?)", values)
-
-    def _write_spans(self, rows: ColumnRows, positions: Numbers) -> None:
-        """Write of each domain where the events of each of its leases begin and end, and how long that lasted."""
-        lasting = np.concatenate([*self._lasting, np.zeros(0, _LASTING)])
-        if not len(lasting):
-            return
-        at, names = positions[lasting["event"]], (lasting["domain"], lasting["cid"][:, 0], lasting["cid"][:, 1])
+    def _span(self, rows: ColumnRows, positions: Numbers) -> None:
+        """Say in all that tells of a lease since when and until when that lasted."""
+        told = np.concatenate([*self._told, np.zeros(0, _TOLD)])
+        names = told["domain"], told["cid"][:, 0], told["cid"][:, 1]
+        at = positions[told["event"]] - 1
         order = np.lexsort((at, *names))
-        lasting, at, changes = lasting[order], at[order], np.zeros(len(order) - 1, np.bool_)
+        at, begins = at[order], np.zeros(len(order), np.bool_)
+        begins[:1] = True
         for each in names:
-            changes |= np.diff(each[order]) != 0
-        firsts = np.append(0, np.flatnonzero(changes) + 1)
-        spans = np.zeros(len(firsts), SPAN)
-        spans["first"], spans["last"] = at[firsts], at[np.append(firsts[1:], len(at)) - 1]
-        spans["until"], spans["since"] = np.maximum.reduceat(lasting["until"], firsts), rows["instant"][at[firsts] - 1]
-        order = np.argsort(lasting["domain"][firsts], kind="stable")
-        for key, part in _parts(lasting["domain"][firsts][order], spans[order]):
-            self._write_posting(Posting.SPANS, key, part, part[:0])
+            begins[1:] |= each[order][1:] != each[order][:-1]
+        if len(at):
+            lease, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
+            rows["last"][at] = np.maximum.reduceat(rows["last"][at], firsts)[lease]
+            rows["first"][at] = rows["instant"][at[firsts]][lease]
 
 
 def _firsts(values: NDArray[Any]) -> Numbers:
@@ -284,31 +278,26 @@ def _firsts(values: NDArray[Any]) -> Numbers:
     return np.flatnonzero(np.append(len(values) > 0, values[1:] != values[:-1]))
 
 
-def _parts(keys: NDArray[Any], values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield each of some sorted keys with its values."""
-    for first, end in pairwise([*_firsts(keys).tolist(), len(keys)]):
-        yield int(keys[first]), values[first:end]
-
-
 class _Block:
     """Events that lie together, each read when it is asked for."""
 
     def __init__(self, rows: bytes, leases: bytes) -> None:
-        self.instants: Numbers = np.frombuffer(rows, EVENT)["instant"]
-        self.events: list[Event | None] = [None] * len(self.instants)
-        self._rows = rows
-        self._leases = leases
-
-    def row(self, place: int) -> EventRow:
-        return EventRow(*_ROW.unpack_from(self._rows, place * _ROW.size))
-
-    def leases(self, row: EventRow) -> Iterator[tuple[int, bytes]]:
-        """Yield domain and correlation id of each lease that a frame was written under."""
-        begin = row.at * _LEASE.size
-        return _LEASE.iter_unpack(self._leases[begin : begin + row.under * _LEASE.size])
+        self.rows: ColumnRows = np.frombuffer(rows, EVENT)
+        self.leases: ColumnRows = np.frombuffer(leases, _LEASE_READ)
+        self.events: list[Event | None] = [None] * len(self.rows)
 
 
-class StoredEvents(Sequence["Event"]):
+def _kept[T](db: Database, size: int, sql: str, made: Callable[..., T]) -> Callable[[int], T]:
+    """Return what reads a row by its number; those that were asked for last are in memory."""
+
+    def asked(number: int) -> T:
+        (row,) = db.execute(sql, (number,))
+        return made(*row)
+
+    return lru_cache(size)(asked)
+
+
+class StoredEvents(Sequence[Event]):
     """All events in order of time; those that were asked for last are in memory."""
 
     def __init__(self, db: Database) -> None:
@@ -319,35 +308,35 @@ class StoredEvents(Sequence["Event"]):
             self._count = number * self._size + rows // EVENT.itemsize
         self._db = db
         # Of the database, not of this: who lets go of a timeline lets go of the file.
-        self._block = lru_cache(BLOCKS_AT_HAND)(partial(_block, db))
-        self._piece = lru_cache(PIECES_AT_HAND)(partial(_piece, db))
-        self._text = lru_cache(NAMES_AT_HAND)(partial(_text, db))
-        self._batch = lru_cache(NAMES_AT_HAND)(partial(_shared, db, StatedBatch))
-        self._file = lru_cache(NAMES_AT_HAND)(partial(_shared, db, FrameFile))
-        self._clock = lru_cache(NAMES_AT_HAND)(partial(_shared, db, ClockReading))
+        piece = "SELECT value FROM piece WHERE id = ?"
+        self._block = _kept(db, BLOCKS_AT_HAND, "SELECT rows, leases FROM block WHERE number = ?", _Block)
+        self._piece = _kept(db, PIECES_AT_HAND, piece, bytes)
+        self._text = _kept(db, NAMES_AT_HAND, "SELECT text FROM text WHERE id = ?", str)
+        self._batch = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(StatedBatch).decode)
+        self._file = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(FrameFile).decode)
+        self._clock = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(ClockReading).decode)
 
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
-        number = index + self._count if index < 0 else index
+    def __iter__(self) -> Iterator[Event]:
+        """Yield every event, each read when it is asked for."""
+        return self.at(range(1, self._count + 1))
+
+    def __getitem__(self, number: int) -> Event:  # type: ignore[override]
+        """Return an event by its number in order of time, from 0 up."""
         if not 0 <= number < self._count:
-            raise IndexError(index)
+            raise IndexError(number)
         block, place = self._block(number // self._size), number % self._size
         event = block.events[place]
         if event is None:
-            event = block.events[place] = self._read(block.row(place), block)
+            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), block)
         return event
 
     def _read(self, row: EventRow, block: _Block) -> Event:
         if row.clock:
             file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
+            leases = block.leases[row.at : row.at + row.under]
             return FrameWritten(
                 instant_ns=row.instant,
                 place=(f"writer {file.writer}", file.incarnation, row.place, 0),
@@ -366,7 +355,7 @@ class StoredEvents(Sequence["Event"]):
                 accepted_ns=span,
                 listed=True,
                 void_because="",
-                leases=tuple((self._text(domain), cid) for domain, cid in block.leases(row)),
+                leases=tuple((self._text(each), cid) for each, cid in leases.tolist()),
                 begins=row.begins,
             )
         raw = self._piece(row.piece)[row.at : row.at + row.size]
@@ -380,14 +369,14 @@ class StoredEvents(Sequence["Event"]):
     def instant(self, position: int) -> Instant:
         """Return the instant of the event at a position; 0 for 0."""
         number = position - 1
-        return int(self._block(number // self._size).instants[number % self._size]) if position else 0
+        return int(self._block(number // self._size).rows["instant"][number % self._size]) if position else 0
 
     def until(self, instant: Instant, *, without: bool = False) -> int:
         """Return how many events lie at or before an instant; ``without``: only before it."""
         at = min(instant, 2**63 - 1)
         sql = f"SELECT number FROM block WHERE instant {'<' if without else '<='} ? ORDER BY instant DESC, number DESC"  # noqa: S608 - ours
         for (number,) in self._db.execute(f"{sql} LIMIT 1", (at,)):
-            instants = self._block(number).instants
+            instants = self._block(number).rows["instant"]
             return int(number) * self._size + int(np.searchsorted(instants, at, "left" if without else "right"))
         return 0
 
@@ -401,43 +390,21 @@ class StoredEvents(Sequence["Event"]):
         return self.listed_with(posting, key, part)[0]
 
     def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
-        """Return a list of positions, and what it holds beside them."""
-        return next(self.lists(posting, key, part, part + 1), (np.zeros(0, np.uint32), np.zeros(0, np.int64)))
+        """Return a list of positions, and the rows of what it holds beside them."""
+        nothing = np.zeros(0, np.uint32), np.zeros((len(MORE.get(posting, ())), 0), np.int64)
+        return next(self.lists(posting, key, part, part + 1), nothing)
 
     def lists(self, posting: Posting, key: str, first: int, end: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
         """Yield the lists of one key whose numbers lie within [first, end), the highest first."""
         sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part >= ? AND part < ?"
         for positions, more in self._db.execute(f"{sql} ORDER BY part DESC", (posting, key, first, end)):
-            yield np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
-
-    def spans(self, domain: str) -> ColumnRows:
-        """Return the leases of a domain."""
-        return self.listed(Posting.SPANS, domain).view(SPAN)
+            found = np.frombuffer(positions, "<u4")
+            yield found, np.frombuffer(more, "<i8").reshape(-1, len(found))
 
     def beginning_at(self, where: Evidence) -> list[int]:
         """Return the positions of the events whose bytes begin there."""
         try:
-            positions, offsets = self.listed_with(Posting.PATH, where.path)
+            positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
         except UnicodeEncodeError:
             return []  # a name that is no UTF-8 has no events
         return [int(each) for each in positions[offsets == where.offset]]
-
-
-def _block(db: Database, number: int) -> _Block:
-    ((rows, leases),) = db.execute("SELECT rows, leases FROM block WHERE number = ?", (number,))
-    return _Block(rows, leases)
-
-
-def _piece(db: Database, number: int) -> bytes:
-    ((value,),) = db.execute("SELECT value FROM piece WHERE id = ?", (number,))
-    assert isinstance(value, bytes)
-    return value
-
-
-def _text(db: Database, number: int) -> str:
-    ((text,),) = db.execute("SELECT text FROM text WHERE id = ?", (number,))
-    return str(text)
-
-
-def _shared[S: msgspec.Struct](db: Database, kind: type[S], number: int) -> S:
-    return msgspec.msgpack.decode(_piece(db, number), type=kind)

@@ -104,6 +104,11 @@ class LeaseEnded(_OfShard, frozen=True):
     """The domain's floor since; None where only a later witness tells of the end."""
     settle_to_ns: Instant | None
 
+    @property
+    def heard(self) -> bool:
+        """Whether only a later witness tells of the end: their shard's own word counts more."""
+        return self.floor_ns is None
+
 
 class SessionTold(_OfShard, frozen=True):
     """A shard granted or renewed a session lease."""

@@ -1,32 +1,25 @@
-"""A timeline folded into states, one event after another, and checkpoints of them in its database.
+"""A timeline folded into states, one event after another.
 
 Robust against an order that a wrong clock brings about: an older statement about a lease never undoes a newer one, a
 frame may stand before its lease, an end before its beginning.
-
-A checkpoint is no copy. Each value is kept with the position from which on it counts, at most once for each stretch
-between two checkpoints; the value at a checkpoint is the newest that is not younger. So a state costs what is asked of
-it, and the database grows with what happens, not with what stands. Values are msgpack by the types of state.py, read
-when they are asked for; what is decoded was written by others: it is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from dataclasses import replace as copied
-from typing import Any, Final
+from typing import Any, ClassVar
 
-import msgspec
 from msgspec.structs import replace
 
 from appliance.formats.chains import CeilingKind
 from appliance.formats.witness import WitnessKind
-from auditor.index import Database
-from auditor.parts import Value
 from auditor.rules.history import ShardName
 from timeagent.units import Instant
 
+from ..columns.index import Database
+from ..walk.parts import Value
 from .events import (
     BagClosed,
     CeilingLinked,
@@ -42,143 +35,18 @@ from .events import (
     SessionOver,
     SessionTold,
 )
-from .state import Bags, BagState, ClockState, Domains, DomainState, LeaseState, LogState, SessionState, ShardState
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_LAYERS: Final = ("domains", "sessions", "shards", "logs", "bags", "clocks")
-SCHEMA: Final = """
-CREATE TABLE known (id INTEGER PRIMARY KEY, kind INTEGER, key, part INTEGER, position INTEGER, value BLOB);
-CREATE UNIQUE INDEX known_of ON known (kind, key, part, position);
-CREATE TABLE standing (until INTEGER, domain TEXT, since INTEGER, PRIMARY KEY (until, domain)) WITHOUT ROWID;
-CREATE TABLE folded (position INTEGER PRIMARY KEY);
-"""
-"""``folded``: where there are checkpoints; ``part``: the second half of a key that has two, else 0."""
-WRITTEN_AT_HAND: Final = 10_000
-"""So many values of a kind are not read again while checkpoints are made."""
-STILL: Final = 2**62
-"""Later than every position."""
-
-
-_VALUES: Final = (DomainState, SessionState, ShardState, LogState, BagState, ClockState)
-_KINDS: Final[dict[type, tuple[int, msgspec.msgpack.Decoder[Any]]]] = {
-    kind: (number, msgspec.msgpack.Decoder(kind)) for number, kind in enumerate(_VALUES)
-}
-_IN_PARTS: Final[set[type]] = {ShardState, BagState}
-"""The values whose keys have two halves."""
-
-
-class Layer[K, V](MutableMapping[K, V]):
-    """Values of one kind as of a checkpoint, and those that changed since. A copy goes on by itself."""
-
-    def __init__(self, db: Database, kind: type[V], position: int) -> None:
-        self._db = db
-        self._type = kind
-        self._kind, self._values = _KINDS[kind]
-        self._position = position
-        self.changed: dict[K, V] = {}
-        self._written: dict[K, V] = {}
-        """What was written last, at the checkpoint or before: as the database has it."""
-
-    def __copy__(self) -> Layer[K, V]:
-        """Return the same values; what is changed in one is not in the other."""
-        twin = type(self)(self._db, self._type, self._position)
-        twin.changed = self.changed.copy()
-        return twin
-
-    def __getitem__(self, name: K) -> V:
-        if name in self.changed:
-            return self.changed[name]
-        if name in self._written:
-            return self._written[name]
-        sql = (
-            "SELECT value FROM known WHERE kind = ? AND key = ? AND part = ? AND position <= ?"
-            " ORDER BY position DESC LIMIT 1"
-        )
-        for (value,) in self._db.execute(sql, (self._kind, *_key(name), self._position)):
-            found: V = self._values.decode(value)
-            return found
-        raise KeyError(name)
-
-    def __setitem__(self, name: K, value: V) -> None:
-        """Change a value here only."""
-        self.changed[name] = value
-
-    def __delitem__(self, name: K) -> None:
-        """Nothing that was known is ever not known again."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[K]:
-        """Yield every key: those of the checkpoint, then the new ones."""
-        yield from (found := self._keys())
-        known = set(found)
-        yield from (name for name in self.changed if name not in known)
-
-    def __len__(self) -> int:
-        """Count the keys; costs as much as going over them."""
-        return sum(1 for _ in self)
-
-    def _keys(self) -> list[K]:
-        sql = "SELECT DISTINCT key, part FROM known WHERE kind = ? AND position <= ?"
-        rows: Iterable[Any] = self._db.execute(sql, (self._kind, self._position))
-        return [key if self._type in _IN_PARTS else key[0] for key in rows]
-
-    def keep(self, position: int) -> None:
-        """Write what changed as of a checkpoint, and go on from there."""
-        self._db.executemany(
-            "INSERT INTO known (kind, key, part, position, value) VALUES (?, ?, ?, ?, ?)",
-            ((self._kind, *_key(name), position, _encoder.encode(value)) for name, value in self.changed.items()),
-        )
-        self._position = position
-        if len(self._written) > WRITTEN_AT_HAND:
-            self._written = {}
-        self._written |= self.changed
-        self.changed = {}
-
-
-def _key(name: Any) -> tuple[Value, int]:  # noqa: ANN401 - a string, bytes, or a pair that ends in a number
-    return name if isinstance(name, tuple) else (name, 0)
-
-
-class DomainLayer(Layer[str, DomainState], Domains):
-    """Of the domains with leases there is a list of its own."""
-
-    def standing(self) -> list[str]:
-        sql = "SELECT domain FROM standing WHERE until > ? AND since <= ?"
-        found = {domain for (domain,) in self._db.execute(sql, (self._position, self._position))}
-        for name, domain in self.changed.items():
-            if domain.leases:
-                found.add(name)
-            else:
-                found.discard(name)
-        return sorted(found)
-
-    def keep(self, position: int) -> None:
-        """Write also which domains have leases from here on, and which have none any more."""
-        held = [name for name, domain in self.changed.items() if domain.leases]
-        free = [name for name, domain in self.changed.items() if not domain.leases]
-        self._db.executemany(
-            "INSERT OR IGNORE INTO standing VALUES (?, ?, ?)", [(STILL, name, position) for name in held]
-        )
-        self._db.executemany(
-            "UPDATE standing SET until = ? WHERE until = ? AND domain = ?", [(position, STILL, name) for name in free]
-        )
-        super().keep(position)
-
-
-class BagLayer(Layer[tuple[str, Instant], BagState], Bags):
-    def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
-        # Of the rows of a group SQLite gives the one that has the maximum.
-        sql = (
-            "SELECT part, value, max(position) FROM known WHERE kind = ? AND key = ? AND position <= ?"
-            " GROUP BY part ORDER BY part DESC"
-        )
-        values: list[Value] = [self._kind, log, self._position]
-        if newest is not None:
-            sql, values = f"{sql} LIMIT ?", [*values, newest]
-        known = {(log, start): value for start, value, _ in self._db.execute(sql, values)}
-        ordered = sorted(known.keys() | {name for name in self.changed if name[0] == log})
-        chosen = ordered if newest is None else ordered[max(0, len(ordered) - newest) :]
-        return [self.changed[name] if name in self.changed else self._values.decode(known[name]) for name in chosen]
+from .state import (
+    BagLayer,
+    BagState,
+    ClockState,
+    DomainLayer,
+    DomainState,
+    Layer,
+    LeaseState,
+    LogState,
+    SessionState,
+    ShardState,
+)
 
 
 @dataclass(slots=True)
@@ -201,59 +69,40 @@ class Working:
         def marked(*mark: Value) -> bool:
             return any(db.execute("SELECT 1 FROM marked WHERE mark = ? AND log = ? AND start = ?", mark))
 
-        shards: Layer[ShardName, ShardState] = Layer(db, ShardState, position)
-        sessions: Layer[bytes, SessionState] = Layer(db, SessionState, position)
-        logs: Layer[str, LogState] = Layer(db, LogState, position)
-        clocks: Layer[str, ClockState] = Layer(db, ClockState, position)
-        domains, bags = DomainLayer(db, DomainState, position), BagLayer(db, BagState, position)
-        return cls(domains, sessions, shards, logs, bags, clocks, marked)
+        return cls(
+            DomainLayer(db, DomainState, position),
+            Layer(db, SessionState, position),
+            Layer(db, ShardState, position),
+            Layer(db, LogState, position),
+            BagLayer(db, BagState, position),
+            Layer(db, ClockState, position),
+            marked,
+        )
+
+    def layers(self) -> tuple[Any, ...]:
+        """Return the mappings, as ``StateAt`` has them."""
+        return self.domains, self.sessions, self.shards, self.logs, self.bags, self.clocks
 
     def copy(self) -> Working:
         """Return a state that can go on by itself."""
-        return copied(self, **{name: copy(getattr(self, name)) for name in _LAYERS})
+        return Working(*map(copy, (*self.layers(), self.marked)))
 
     def keep(self, db: Database, position: int) -> None:
         """Make a checkpoint: write what changed since the one before."""
-        for name in _LAYERS:
-            getattr(self, name).keep(position)
+        for layer in self.layers():
+            layer.keep(position)
         db.execute("INSERT INTO folded VALUES (?)", (position,))
 
     def take(self, event: Event) -> None:
         if event.clock is not None:
             self._clock(event.clock, event.instant_ns)
-        match event:
-            case LeaseTold():
-                self._told(event)
-            case LeaseEnded():
-                self._ended(event)
-            case FrameWritten():
-                self._frame(event)
-                self._under_leases(event)
-            case SessionTold():
-                self._session(event)
-            case SessionOver():
-                self._session_over(event)
-            case CeilingLinked():
-                self._ceiling(event)
-            case MapFollowed():
-                self._followed(event)
-            case RunResumed():
-                self._resumed(event)
-            case BagClosed():
-                self._closed(event)
-            case RackSealed():
-                self._sealed(event)
-            case LogBorn():
-                self.logs[event.log] = LogState(event, event.first_ns)
+        self._folds[type(event)](self, event)
 
     def _clock(self, reading: ClockReading, instant: Instant) -> None:
         known = self.clocks.get(reading.node)
         if known is None:
-            self.clocks[reading.node] = ClockState(
-                reading, instant, frozenset({reading.clock_epoch}), reading.radius_ns
-            )
-            return
-        if reading == known.reading:
+            known = ClockState(reading, instant, frozenset({reading.clock_epoch}), reading.radius_ns)
+        elif reading == known.reading:
             return
         epochs = known.epochs if reading.clock_epoch in known.epochs else known.epochs | {reading.clock_epoch}
         self.clocks[reading.node] = ClockState(reading, instant, epochs, max(known.widest_ns, reading.radius_ns))
@@ -365,6 +214,9 @@ class Working:
 
     # Bags.
 
+    def _born(self, event: LogBorn) -> None:
+        self.logs[event.log] = LogState(event, event.first_ns)
+
     def _frame(self, event: FrameWritten) -> None:
         log = self.logs.get(event.log)
         if log is not None:
@@ -374,8 +226,6 @@ class Working:
             self.bags[event.log, event.bag_ns] = replace(bag, written=written, messages=bag.messages + messages)
             if bag.closed is None:
                 self.logs[event.log] = replace(log, pending=log.pending + messages)
-
-    def _under_leases(self, event: FrameWritten) -> None:
         for name, correlation_id in event.leases:
             domain = self.domains.get(name)
             if domain is None:
@@ -430,6 +280,20 @@ class Working:
             elif log.horizon_ns >= closed_to or (bag is not None and not over_open):
                 return log
             log = replace(log, horizon_ns=log.horizon_ns + log.born.span_ns)
+
+    _folds: ClassVar[dict[type, Callable[[Working, Any], None]]] = {
+        LogBorn: _born,
+        CeilingLinked: _ceiling,
+        MapFollowed: _followed,
+        RunResumed: _resumed,
+        SessionOver: _session_over,
+        LeaseEnded: _ended,
+        SessionTold: _session,
+        LeaseTold: _told,
+        FrameWritten: _frame,
+        BagClosed: _closed,
+        RackSealed: _sealed,
+    }
 
 
 def _delivered(log: LogState, bag: BagClosed) -> LogState:

@@ -1,23 +1,25 @@
-"""The state of a cluster at one instant, as values: what live view, replay, screens and tests read.
+"""The state of a cluster at one instant, as values in a database: what live view, replay, screens and tests read.
 
-Everything is what the evidence tells, and no more: what is not known is ``None``, never zero. Nothing here reads a
-file or a clock. Structs rather than dataclasses where a fold makes one per event: ten times as fast to replace.
+Everything is what the evidence tells, and no more: what is not known is ``None``, never zero. Structs rather than
+dataclasses where a fold makes one per event: ten times as fast to replace.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Final
 
 import msgspec
 
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
+from auditor.columns.index import Database
 from auditor.rules.finding import Finding
 from auditor.rules.history import ShardName
+from auditor.walk.parts import Value
 from timeagent.units import Instant, Span
 
 from .events import BagClosed, CeilingLinked, ClockReading, LeaseTold, LogBorn
@@ -196,20 +198,133 @@ class ClockState(msgspec.Struct, frozen=True, array_like=True):
     """The largest radius until now."""
 
 
-class Domains(Mapping[str, DomainState]):
-    """Domains by name, which know by themselves which of them have leases."""
+_encoder: Final = msgspec.msgpack.Encoder()
+_VALUES: Final = (DomainState, SessionState, ShardState, LogState, BagState, ClockState)
+_KINDS: Final[dict[type, tuple[int, msgspec.msgpack.Decoder[Any]]]] = {
+    kind: (number, msgspec.msgpack.Decoder(kind)) for number, kind in enumerate(_VALUES)
+}
+SCHEMA: Final = """
+CREATE TABLE known (id INTEGER PRIMARY KEY, kind INTEGER, key, part INTEGER, position INTEGER, value BLOB);
+CREATE UNIQUE INDEX known_of ON known (kind, key, part, position);
+CREATE TABLE standing (until INTEGER, domain TEXT, since INTEGER, PRIMARY KEY (until, domain)) WITHOUT ROWID;
+CREATE TABLE folded (position INTEGER PRIMARY KEY);
+"""
+"""``folded``: where there are checkpoints; ``part``: the second half of a key that has two."""
+WRITTEN_AT_HAND: Final = 10_000
+"""So many values of a kind are not read again while checkpoints are made."""
+STILL: Final = 2**62
+"""Later than every position."""
 
-    @abstractmethod
+
+class Layer[K, V](MutableMapping[K, V]):
+    """Values of one kind as of a checkpoint, and those that changed since. A copy goes on by itself.
+
+    A checkpoint is no copy. Each value is kept with the position from which on it counts, at most once for each stretch
+    between two checkpoints; the value at a checkpoint is the newest that is not younger. So a state costs what is asked
+    of it, and the database grows with what happens, not with what stands. Values are msgpack, read when they are asked
+    for; what is decoded was written by others: it is checked.
+    """
+
+    def __init__(self, db: Database, kind: type[V], position: int) -> None:
+        self._db = db
+        self._type = kind
+        self._kind, self._values = _KINDS[kind]
+        self._position = position
+        self.changed: dict[K, V] = {}
+        self._written: dict[K, V] = {}
+        """What was written last, at the checkpoint or before: as the database has it."""
+
+    def __copy__(self) -> Layer[K, V]:
+        """Return the same values; what is changed in one is not in the other."""
+        twin = type(self)(self._db, self._type, self._position)
+        twin.changed = self.changed.copy()
+        return twin
+
+    def __getitem__(self, name: K) -> V:
+        for known in (self.changed, self._written):
+            if name in known:
+                return known[name]
+        sql = (
+            "SELECT value FROM known WHERE kind = ? AND key = ? AND part IS ? AND position <= ?"
+            " ORDER BY position DESC LIMIT 1"
+        )
+        for (value,) in self._db.execute(sql, (self._kind, *_key(name), self._position)):
+            found: V = self._values.decode(value)
+            return found
+        raise KeyError(name)
+
+    def __setitem__(self, name: K, value: V) -> None:
+        """Change a value here only."""
+        self.changed[name] = value
+
+    def __delitem__(self, name: K) -> None:
+        """Nothing that was known is ever not known again."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[K]:
+        """Yield every key: those of the checkpoint, then the new ones."""
+        sql = "SELECT DISTINCT key, part FROM known WHERE kind = ? AND position <= ?"
+        rows: Iterable[Any] = self._db.execute(sql, (self._kind, self._position))
+        known: list[Any] = [key if part is None else (key, part) for key, part in rows]
+        return iter(dict.fromkeys([*known, *self.changed]))
+
+    def __len__(self) -> int:
+        """Count the keys; costs as much as going over them."""
+        return sum(1 for _ in self)
+
+    def keep(self, position: int) -> None:
+        """Write what changed as of a checkpoint, and go on from there."""
+        self._db.executemany(
+            "INSERT INTO known (kind, key, part, position, value) VALUES (?, ?, ?, ?, ?)",
+            ((self._kind, *_key(name), position, _encoder.encode(value)) for name, value in self.changed.items()),
+        )
+        self._position = position
+        if len(self._written) > WRITTEN_AT_HAND:
+            self._written = {}
+        self._written |= self.changed
+        self.changed = {}
+
+
+def _key(name: Any) -> tuple[Value, int | None]:  # noqa: ANN401 - a string, bytes, or a pair that ends in a number
+    return name if isinstance(name, tuple) else (name, None)
+
+
+class DomainLayer(Layer[str, DomainState]):
+    """Domains by name. Of those with leases there is a list of its own."""
+
     def standing(self) -> list[str]:
         """Return the domains with a lease that is not ended, sorted."""
+        sql = "SELECT domain FROM standing WHERE until > ? AND since <= ?"
+        found = {domain for (domain,) in self._db.execute(sql, (self._position, self._position))}
+        return sorted((found - self.changed.keys()) | set(self._changed(held=True)))
+
+    def _changed(self, *, held: bool) -> list[str]:
+        return [name for name, domain in self.changed.items() if bool(domain.leases) is held]
+
+    def keep(self, position: int) -> None:
+        """Write also which domains have leases from here on, and which have none any more."""
+        began = [(STILL, name, position) for name in self._changed(held=True)]
+        self._db.executemany("INSERT OR IGNORE INTO standing VALUES (?, ?, ?)", began)
+        ended = [(position, STILL, name) for name in self._changed(held=False)]
+        self._db.executemany("UPDATE standing SET until = ? WHERE until = ? AND domain = ?", ended)
+        super().keep(position)
 
 
-class Bags(Mapping[tuple[str, Instant], BagState]):
+class BagLayer(Layer[tuple[str, Instant], BagState]):
     """Bags by log and beginning; those of one log lie together."""
 
-    @abstractmethod
     def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
         """Return the bags of a log in order of time; ``newest``: only so many of the last."""
+        # Of the rows of a group SQLite gives the one that has the maximum.
+        sql = (
+            "SELECT part, value, max(position) FROM known WHERE kind = ? AND key = ? AND position <= ?"
+            " GROUP BY part ORDER BY part DESC LIMIT ?"
+        )
+        every = self._db.execute(sql, (self._kind, log, self._position, -1 if newest is None else newest))
+        known = {(log, start): value for start, value, _ in every}
+        ordered = sorted(known.keys() | {name for name in self.changed if name[0] == log})
+        chosen = ordered if newest is None else ordered[max(0, len(ordered) - newest) :]
+        return [self.changed[name] if name in self.changed else self._values.decode(known[name]) for name in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +338,11 @@ class StateAt:
     """How many events lie at or before the instant."""
     findings: tuple[Finding, ...]
     """Those whose evidence was complete by then."""
-    domains: Domains
+    domains: DomainLayer
     sessions: Mapping[bytes, SessionState]
     shards: Mapping[ShardName, ShardState]
     logs: Mapping[str, LogState]
-    bags: Bags
+    bags: BagLayer
     clocks: Mapping[str, ClockState]
 
     def bag_phase(self, bag: BagState) -> BagPhase:

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
-from auditor.index import INDEX_ERRORS, Database, open_index
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from auditor.rules.history import ShardName
@@ -30,6 +29,7 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
+from ..columns.index import INDEX_ERRORS, Database, open_index
 from .event_store import Posting, StoredEvents, session_key
 from .events import (
     BagClosed,
@@ -59,7 +59,8 @@ class Timeline:
         """Take a database with a timeline. Reads the findings."""
         self._db = db
         self.events = StoredEvents(db)
-        self.start_ns, self.end_ns = (self.events[0].instant_ns, self.events[-1].instant_ns) if self.events else (0, 0)
+        count = len(self.events)
+        self.start_ns, self.end_ns = self.events.instant(min(1, count)), self.events.instant(count)
         """The first and the last instant that the copy tells of; 0 where it tells nothing."""
         self.findings: list[tuple[Instant, Finding]] = [
             (instant, _finding(value))
@@ -86,18 +87,7 @@ class Timeline:
             instant = self.events[position - 1].instant_ns if position else self.start_ns
         with self._lock:
             working = self._fold(position)
-        return StateAt(
-            instant,
-            self.end_ns,
-            position,
-            self.findings_until(instant),
-            working.domains,
-            working.sessions,
-            working.shards,
-            working.logs,
-            working.bags,
-            working.clocks,
-        )
+        return StateAt(instant, self.end_ns, position, self.findings_until(instant), *working.layers())
 
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings whose evidence was complete at an instant."""
@@ -126,21 +116,17 @@ class Timeline:
             if log is None or about_log(event, log):
                 yield position + 1, event
 
-    def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+    def next_closing(self, instant: Instant) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        closed = self._closings(log)
+        closed = self.events.listed(Posting.KIND, BagClosed.__name__)
         after = closed[np.searchsorted(closed, self.position(instant), "right") :]
         return self.events.instant(int(after[0])) if len(after) else None
 
-    def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+    def previous_closing(self, instant: Instant) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        closed = self._closings(log)
+        closed = self.events.listed(Posting.KIND, BagClosed.__name__)
         before = closed[: np.searchsorted(closed, self.position_before(instant), "right")]
         return self.events.instant(int(before[-1])) if len(before) else None
-
-    def _closings(self, log: str | None) -> NDArray[np.uint32]:
-        of_all = (Posting.KIND, BagClosed.__name__)
-        return self.events.listed(*(of_all if log is None else (Posting.CLOSED, log)))
 
     def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
         place = bisect_right(self.findings, instant, key=lambda each: each[0])
@@ -171,7 +157,7 @@ class Timeline:
 
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
-        for positions, newest in self.events.lists(Posting.BAG, log, 0, before):
+        for positions, (newest,) in self.events.lists(Posting.BAG, log, 0, before):
             order = np.lexsort((positions, -newest))
             yield from self._frames(positions[order[newest[order] > 0]])
 
@@ -194,13 +180,8 @@ class Timeline:
 
     def lease_events(self, domain: str, first: Instant, last: Instant) -> Iterator[LeaseTold | LeaseEnded]:
         """Yield what was said of the leases of a domain that somebody had, or could have had, within [first, last]."""
-        spans = self.events.spans(domain)
-        spans = spans[(spans["until"] >= first) & (spans["since"] <= last)]
-        if not len(spans):
-            return
-        told = self.events.listed(Posting.TOLD, domain)
-        within = told[(told >= spans["first"].min()) & (told <= spans["last"].max())]
-        for event in self.events.at(within.tolist()):
+        told, (since, until) = self.events.listed_with(Posting.TOLD, domain)
+        for event in self.events.at(told[(until >= first) & (since <= last)].tolist()):
             assert isinstance(event, LeaseTold | LeaseEnded)
             yield event
 

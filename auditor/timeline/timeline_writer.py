@@ -23,13 +23,13 @@ from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.columns.layout import ENDED, ENTRIES, OTHER, USES, RowBucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
-from auditor.index import Database, Index
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
 from timeagent.console import printable
 from timeagent.units import INSTANT_MAX, Instant
 
+from ..columns.index import Database, Index
 from .event_store import EVENT, LEASE, ORDER, WHOLE, EventStore, Posting, StoredEvents, session_key
 from .event_store import SCHEMA as EVENTS
 from .events import (
@@ -48,14 +48,16 @@ from .events import (
     ceiling_name,
     leases_of,
 )
-from .facts import Gathering, Mark, end_name, hearsay_names, statement_name
-from .fold import SCHEMA as CHECKPOINTS
+from .facts import Gathering, Mark, end_name, statement_name, statements
+from .state import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 
 FIRST_RANK: Final = -(2**62)
 """Of ceiling chains: whatever else tells the same comes later."""
 LEDGER_RANK: Final = -(2**61)
 """Added to the ranks of ledgers: they count before frames, in the order of their names."""
+HEARSAY_RANK: Final = 2**61
+"""Added to the ranks of what later witnesses tell of ends: their shard's own word counts more."""
 HEADS_AT_HAND: Final = 4_096
 _SCHEMA: Final = f"""
 {EVENTS}
@@ -73,8 +75,8 @@ _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 class Told(msgspec.Struct, array_like=True):
     """What a part of the tree tells."""
 
-    events: list[tuple[bytes | None, bytes | None, int, int, bytes]] = []
-    """Name, what it does not count beside, rank, kind, and the event."""
+    events: list[tuple[bytes | None, int, int, bytes]] = []
+    """Name, rank, kind, and the event."""
     frames: list[FrameColumns] = []
     marks: list[Mark] = []
 
@@ -93,14 +95,15 @@ class EventRows(Gathering):
         """Whether a statement about a lease is known here already."""
         return name in self._names
 
-    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+    def add(self, event: Event, name: bytes | None = None) -> None:
         if name is not None:
             self._names.add(name)
         try:
             value = _encoder.encode(event)
         except UnicodeEncodeError:
             value = _encoder.encode(_shown(event))
-        self.told.events.append((name, unless, self.rank, RANKS[type(event)], value))
+        rank = self.rank + HEARSAY_RANK if isinstance(event, LeaseEnded) and event.heard else self.rank
+        self.told.events.append((name, rank, RANKS[type(event)], value))
 
     def frames(self, columns: FrameColumns) -> None:
         self.told.frames.append(columns)
@@ -126,8 +129,6 @@ class _Waiting(NamedTuple):
     rank: int
     kind: int
     value: bytes
-    heard: bool
-    """Whether it counts only where its shard's own word is not there."""
 
 
 class TimelineWriter:
@@ -154,12 +155,9 @@ class TimelineWriter:
             self.db.execute(f"DROP TABLE IF EXISTS main.{table}").fetchall()
         self.db.execute(_SCHEMA).fetchall()
         self._store = EventStore(self.db)
-        self._events: list[_Waiting | None] = []
-        """What is no column; None: something else counts instead."""
-        self._named: dict[bytes, int] = {}
-        """Which of these has a name."""
-        self._unless: dict[bytes, list[int]] = {}
-        """Which of these do not count beside a name."""
+        self._events: list[_Waiting] = []
+        self._named: dict[bytes, _Waiting] = {}
+        """What is no column, without a name and with one."""
         self._until: dict[bytes, Instant] = {}
         """When session leases expire, by run and id."""
         for base, chunk in self._taken:
@@ -168,40 +166,25 @@ class TimelineWriter:
         if self._index is not None:
             for bucket in self._index.buckets():
                 self._columns(self._index.bucket(ENTRIES, bucket, raw=True), self._index.bucket(USES, bucket, raw=True))
-        for name in self._named:
-            self._there(name)
-        self._write_events([each for each in self._events if each is not None])
+        self._write_events([*self._events, *self._named.values()])
         self._store.finish()
-        del self._store, self._events, self._named, self._unless, self._until
+        del self._store, self._events, self._named, self._until
 
     def _part(self, told: Told, base: int) -> None:
         self.db.executemany("INSERT OR IGNORE INTO marked VALUES (?, ?, ?)", told.marks)
         for columns in told.frames:
             self._frames(columns, base)
-        for name, unless, rank, kind, value in told.events:
-            self._wait(name, unless, _Waiting(base + rank, kind, value, unless is not None))
+        for name, rank, kind, value in told.events:
+            event = _Waiting(base + rank, kind, value)
+            if name is None:
+                self._events.append(event)
+            elif event.rank < self._named.setdefault(name, event).rank:
+                self._named[name] = event
             if KINDS[kind] is SessionTold:
-                event = WHOLE[kind].decode(value)
-                assert isinstance(event, SessionTold)
-                session, until = event.place[1] + event.witness.session_id, min(event.witness.expiry_ns, INSTANT_MAX)
+                said = WHOLE[kind].decode(value)
+                assert isinstance(said, SessionTold)
+                session, until = said.place[1] + said.witness.session_id, min(said.witness.expiry_ns, INSTANT_MAX)
                 self._until[session] = max(until, self._until.get(session, 0))
-
-    def _wait(self, name: bytes | None, unless: bytes | None, event: _Waiting) -> None:
-        """Take an event. Of several with one name the one of the lowest rank stays."""
-        number = len(self._events)
-        if name is not None and (known := self._named.setdefault(name, number)) != number:
-            other = self._events[known]
-            if other is not None and event.rank < other.rank:
-                self._events[known] = event
-            return
-        self._events.append(event)
-        if unless is not None:
-            self._unless.setdefault(unless, []).append(number)
-
-    def _there(self, name: bytes) -> None:
-        """Take that there is an event of a name: what does not count beside it is dropped."""
-        for number in self._unless.pop(name, ()):
-            self._events[number] = None
 
     def _stated(self, run: bytes, sequence: int, digest: bytes) -> StatedBatch:
         assert self._index is not None
@@ -224,10 +207,9 @@ class TimelineWriter:
         chosen = _lowest(np.concatenate([rows["rank"], carried["rank"]]), *both)[len(rows) :]
         gone = set(bytes_of(rows["cid"][rows["kind"] == ENDED]))
         plain, told = rows["plain"], EventRows()
-        self._by_entry(entries, rows, ~plain, _tellers(rows, gone), gone, told)
-        carried = carried[chosen]
-        every = np.ones(len(carried), np.bool_)
-        self._by_entry(uses, carried, every, every, gone, told)
+        odd = ~plain | _tellers(rows, gone)
+        self._by_entry(entries, rows[odd], ~plain[odd], gone, told)
+        self._by_entry(uses, carried[chosen], chosen[chosen], gone, told)
         self._part(told.told, 0)
         self._plain(entries, rows[plain])
 
@@ -252,58 +234,46 @@ class TimelineWriter:
         order["maker"] = store.makers((batch.who, batch.run) for batch in stated)[head]
         order["sequence"] = np.array([batch.sequence for batch in stated], np.int64)[head]
         order["place"], order["rank"] = rows["position"], rows["rank"]
-        events = store.add(told, order, store.keys(batch.clock.node for batch in stated)[head])
         until, under = np.where(ended, rows["last_ended"], rows["expiry"]), rows["under"]
         runs = [stated[each].run for each in head[under].tolist()]
         sessions = (run + each for run, each in zip(runs, bytes_of(rows["session"][under]), strict=True))
         until[under] = np.maximum(until[under], [self._until.get(each, 0) for each in sessions])
-        store.of_leases(store.keys(bucket.names.values)[rows["name"]], events, rows["cid"], until)
+        told["last"] = until
+        events = store.add(told, order, store.keys(batch.clock.node for batch in stated)[head])
+        store.of_leases(store.keys(bucket.names.values)[rows["name"]], events, rows["cid"])
 
     def _not_known(self, bucket: RowBucket, rows: ColumnRows) -> NDArray[np.bool_]:
         """Say which entries no event tells that counts rather; such events do not count where it is the other way."""
         fresh = np.ones(len(rows), np.bool_)
-        if not self._unless and all(name[:1] not in b"te" for name in self._named):
+        if all(name[:1] not in b"te" for name in self._named):
             return fresh
         domains, digests = bucket.names.listed(), [each[2] for each in bucket.heads.values]
         columns = (rows["kind"] == ENDED, rows["name"], rows["head"], rows["position"], rows["rank"])
         values = zip(bytes_of(rows["cid"]), *(each.tolist() for each in columns), strict=True)
         for number, (cid, ended, domain, head, position, rank) in enumerate(values):
             name = end_name(cid, domains[domain]) if ended else statement_name(digests[head], position)
-            self._there(name)
-            known = self._events[self._named[name]] if name in self._named else None
-            if known is not None:
-                fresh[number] = rank < known.rank
+            if name in self._named:
+                fresh[number] = rank < self._named[name].rank
                 if fresh[number]:
-                    self._events[self._named[name]] = None
+                    del self._named[name]
         return fresh
 
     def _by_entry(
-        self,
-        bucket: RowBucket,
-        rows: ColumnRows,
-        whole: NDArray[np.bool_],
-        telling: NDArray[np.bool_],
-        gone: AbstractSet[bytes],
-        told: EventRows,
+        self, bucket: RowBucket, rows: ColumnRows, whole: NDArray[np.bool_], gone: AbstractSet[bytes], told: EventRows
     ) -> None:
-        """Take what some entries say: all of it, or of the ends that witnesses tell of, those that no ledger has."""
-        raw, heads, chosen = bucket.raw(), bucket.heads.listed(), whole | telling
+        """Take what entries say: all of it, or of the ends that witnesses tell of, those that no ledger has."""
+        raw, heads = bucket.raw(), bucket.heads.listed()
         columns = ("head", "position", "at", "size", "rank")
-        each = zip(whole[chosen].tolist(), bucket.each(rows[chosen], *columns), strict=True)
-        for itself, (place, number, position, at, size, rank) in each:
-            told.rank = rank
-            head, where = heads[number], Evidence(*place)
-            batch = self._batch(*head)
-            entry = _entries.decode(raw[at : at + size])
-            if isinstance(entry, Ended):
-                name, heard = end_name(entry.ending.correlation_id, entry.domain), []
-            else:
-                name, heard = statement_name(head[2], position), batch.heard(entry, position, where)
-            if itself:
-                told.add(batch.said(entry, position, where), name)
-            for end in heard:
-                if end.ending.correlation_id not in gone:
-                    told.add(end, *hearsay_names(end))
+        for itself, row in zip(whole.tolist(), bucket.each(rows, *columns), strict=True):
+            place, head, position, at, size, told.rank = row
+            entry, batch = _entries.decode(raw[at : at + size]), self._batch(*heads[head])
+            for event, name in statements(batch, heads[head][2], entry, position, Evidence(*place)):
+                if isinstance(event, LeaseEnded) and event.heard:
+                    wanted = event.ending.correlation_id not in gone
+                else:
+                    wanted = itself
+                if wanted:
+                    told.add(event, name)
 
     # Frames, and what is in no column.
 
@@ -340,13 +310,12 @@ class TimelineWriter:
         rows["instant"] = [min(each.instant_ns, INSTANT_MAX) for each in events]
         rows["path"] = store.keys(each.where.path for each in events)
         rows["offset"], rows["length"] = [each.where.offset for each in events], [each.where.length for each in events]
-        rows["last"] = [_last(each) for each in events]
+        rows["last"] = [self._last(each) for each in events]
         sizes = np.array([len(each.value) for each in waiting])
         rows["size"] = sizes
         store.cut(rows, b"".join([each.value for each in waiting]), np.cumsum(sizes) - sizes)
         order["maker"] = store.makers(each.place[:2] for each in events)
         order["sequence"], order["place"] = [each.place[2] for each in events], [each.place[3] for each in events]
-        order["heard"] = [each.heard for each in waiting]
         nodes = [-1 if each.clock is None else store.key(each.clock.node) for each in events]
         first = int(store.add(rows, order, np.array(nodes))[0])
         posted: dict[Posting, list[tuple[int, int]]] = {}
@@ -355,30 +324,27 @@ class TimelineWriter:
                 posted.setdefault(posting, []).append((store.key(key, part), number))
         for posting, found in posted.items():
             store.post(posting, *np.array(found).T)
-        told = [(n, each) for n, each in enumerate(events, first) if isinstance(each, LeaseTold | LeaseEnded)]
-        leases = [lease for _, each in told for lease in leases_of(each)]
-        domains, cids = store.keys(domain for domain, _ in leases), _numbers(cid for _, cid in leases)
-        until = np.array([self._lasts(each) for _, each in told], np.int64)
-        store.of_leases(domains, np.array([n for n, _ in told], np.int64), cids, until)
+        said = [(n, each) for n, each in enumerate(events, first) if isinstance(each, LeaseTold | LeaseEnded)]
+        told = [(n, *lease) for n, each in said for lease in leases_of(each)]
+        numbers, domains = np.array([n for n, *_ in told], np.int64), store.keys(domain for _, domain, _ in told)
+        store.of_leases(domains, numbers, _numbers(cid for _, _, cid in told))
 
-    def _lasts(self, event: LeaseTold | LeaseEnded) -> Instant:
-        """Return until when a lease lasts by what was told, at most: under a session lease, as long as that."""
-        if isinstance(event, LeaseEnded):
-            return min(event.instant_ns, INSTANT_MAX)
-        session = event.witness.session_id
-        over = self._until.get(event.place[1] + session, 0) if session is not None else 0
-        return max(min(event.witness.expiry_ns, INSTANT_MAX), over)
-
-
-def _last(event: Event) -> Instant:
-    """Return the instant that an event is found with beside its own."""
-    match event:
-        case FrameWritten():
-            return min(event.newest_accepted_ns, INSTANT_MAX)
-        case SessionTold():
-            return min(event.witness.expiry_ns, INSTANT_MAX)
-        case _:
-            return 0
+    def _last(self, event: Event) -> Instant:
+        """Return the instant that an event is found with beside its own: see ``EventRow``."""
+        match event:
+            case FrameWritten():
+                found = event.newest_accepted_ns
+            case SessionTold():
+                found = event.witness.expiry_ns
+            case LeaseTold():
+                session = event.witness.session_id
+                under = 0 if session is None else self._until.get(event.place[1] + session, 0)
+                found = max(event.witness.expiry_ns, under)
+            case LeaseEnded():
+                found = event.instant_ns
+            case _:
+                found = 0
+        return min(found, INSTANT_MAX)
 
 
 def _postings(event: Event) -> Iterator[tuple[Posting, str, int]]:
@@ -390,7 +356,6 @@ def _postings(event: Event) -> Iterator[tuple[Posting, str, int]]:
             for domain, _ in event.leases:
                 yield Posting.ABOUT, domain, 0
         case BagClosed():
-            yield Posting.CLOSED, event.log, 0
             yield Posting.LISTED, event.path, 0
         case CeilingLinked():
             yield Posting.CEILING, ceiling_name(event.shard, event.record.number), 0

@@ -11,14 +11,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from auditor.bags import BagWalk
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.index import Coverage, Index, Use, temporary_database
-from auditor.parts import EvidenceSource, LedgersSeen, Part, PartMaker
-from auditor.rules.chains import check_heads
-from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
+from auditor.rules.chains import check_heads, counting, followed
+from auditor.rules.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
 from auditor.rules.history import (
     ClusterFacts,
     ceiling_chains,
@@ -28,12 +25,14 @@ from auditor.rules.history import (
     session_histories,
 )
 from auditor.rules.leases import check_domain
-from auditor.rules.moves import counting, followed
 from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
-from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
 
+from ..columns.index import Coverage, Index, Use, temporary_database
+from ..walk.bags import BagWalk
+from ..walk.parts import EvidenceSource, LedgersSeen, Part, PartMaker
+from ..walk.shards import ShardWalk
 from .events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
 from .facts import Gathering, JudgedFrame, RackFacts, ShardFacts
 from .timeline_reader import Timeline
@@ -162,7 +161,7 @@ def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterat
         return
     policy = records.judging(judged.evidence.frame.head.policy_number)
     by = judge_frame(judged.evidence, judged.bag, policy, misplaced=False, widest=records.widest)
-    yield from by.findings
+    yield from (each for each in by.findings if each.code not in FORGED)
     yield from stamp_after_frame(judged.evidence, judged.closed)
 
 
@@ -170,8 +169,7 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
     clock = event.clock
     if clock is not None and clock.latest_ns < event.end_ns:
         reason = f"the bag was closed at {rfc3339(clock.midpoint_ns)}, before its end at {rfc3339(event.end_ns)}"
-        stamp = NamedInterval("the stamp", clock.earliest_ns, clock.latest_ns)
-        times = [stamp, NamedInterval.at("the end", event.end_ns)]
+        times: Times = {"the stamp": (clock.earliest_ns, clock.latest_ns), "the end": event.end_ns}
         yield found("premature-lock", event.where.path, reason, [event.where], times)
 
 

@@ -29,9 +29,13 @@ if str(ROOT) not in sys.path:
 from appliance.bag.closedbags import ClosedBags, Stretches  # noqa: E402 - a script finds the repository first
 from appliance.bag.packer import Packer  # noqa: E402
 from appliance.bag.posix import PosixStorage  # noqa: E402
+from appliance.formats.closed import (  # noqa: E402
+    PACK,
+    LockFile,
+    RackSeal,
+    SealEntry,
+)
 from appliance.formats.framing import Kind  # noqa: E402
-from appliance.formats.lockfile import LockFile, RackSeal, SealEntry  # noqa: E402
-from appliance.formats.pack import PACK  # noqa: E402
 from appliance.formats.paths import PRELOCK, SEAL, Grid  # noqa: E402
 from appliance.formats.stamped import stamp  # noqa: E402
 from tests.support.bags import CLUSTER, T0, Node  # noqa: E402

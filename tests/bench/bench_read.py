@@ -33,8 +33,8 @@ if str(ROOT) not in sys.path:
 
 from appliance.bag.posix import PosixStorage  # noqa: E402
 from appliance.bag.writing import Committed  # noqa: E402 - a script finds the repository first
+from appliance.formats.closed import PACK, PackMaker  # noqa: E402
 from appliance.formats.lease import Holder  # noqa: E402
-from appliance.formats.pack import PACK, PackMaker  # noqa: E402
 from appliance.formats.paths import SEAL  # noqa: E402
 from tests.support.bags import T0, Node, witness  # noqa: E402
 from tests.support.cluster import HandSite  # noqa: E402

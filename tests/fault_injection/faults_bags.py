@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.formats.closed import open_lock
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import open_lock
 from appliance.formats.stamped import stamp
 from timeagent.units import MS, SECOND
 

@@ -8,8 +8,8 @@ import msgspec
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import open_seal
 from appliance.formats.framing import Kind, pack, pieces
-from appliance.formats.lockfile import open_seal
 from appliance.formats.stamped import Stamped, open_stamped, sign, stamp
 from timeagent.canonical import decode, encode
 from timeagent.keys import Purpose, Signer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from appliance.formats.pack import PACK, PackMaker
+from appliance.formats.closed import PACK, PackMaker
 from appliance.formats.paths import RETAINED, SEAL
 from timeagent.errors import Damaged
 

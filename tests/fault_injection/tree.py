@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.formats.birth import BagKind, LogBirth, Marker, PlacedBirth
+from appliance.formats.closed import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.framing import Kind, measure
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.paths import Grid, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap

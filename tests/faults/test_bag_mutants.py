@@ -13,8 +13,8 @@ from appliance.bag.ports import Published
 from appliance.bag.reader import Files, Reader
 from appliance.bag.writing import Committed, LogFileWriter, LookingWriter, MaildirWriter, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
+from appliance.formats.closed import LockEntry, SealEntry, open_lock
 from appliance.formats.framing import pieces
-from appliance.formats.lockfile import LockEntry, SealEntry, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bag_world import World
 from tests.support.bags import T0, TIME_KEY, Node
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from appliance.bag.message import Position
     from appliance.bag.ports import Storage
     from appliance.bag.writing import FrameFile, Outcome
-    from appliance.formats.lockfile import RackSeal
+    from appliance.formats.closed import RackSeal
     from appliance.formats.paths import Bag, Rack
     from timeagent.units import Instant
 
@@ -175,8 +175,8 @@ def rack_listed_before_its_prelock(self: Sealer, rack: Rack) -> list[Bag] | None
 
 def seal_without_closing(self: Sealer, rack: Rack) -> RackSeal:
     """Seal the bags that have a lock file, and leave out the others."""
+    from appliance.formats.closed import RackSeal
     from appliance.formats.framing import Kind
-    from appliance.formats.lockfile import RackSeal
     from appliance.formats.stamped import stamp
 
     self._storage.ensure_directory(rack.path)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, RETAINED, SEAL
-from auditor import index as coverage
 from auditor.audit import Options, audit
+from auditor.columns import index as coverage
 from auditor.evidence.opening import open_tree
 from auditor.report.comparing import compared
 from auditor.rules.finding import Verdict

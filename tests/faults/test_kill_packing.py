@@ -9,7 +9,7 @@ import pytest
 
 from appliance.bag.packer import Packer, PackState
 from appliance.formats.birth import BagKind
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
 from auditor.evidence.tree import Tree

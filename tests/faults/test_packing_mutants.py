@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.packer import NotPacked, OldPack, Packer, PackReport, PackState, Retention
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, parse_data_name
 from tests.support.mutants import plant_step
 from tests.support.racks import MESSAGES, SealedRack
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.bag.closedbags import PackedRack
-    from appliance.formats.pack import PackMaker
+    from appliance.formats.closed import PackMaker
     from appliance.formats.paths import Bag, Rack
     from timeagent.units import Instant
 

@@ -10,10 +10,11 @@ import pytest
 
 from appliance.bag.packer import Packer, PackState
 from appliance.formats.birth import BagKind
-from auditor import bags, seals
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
+from auditor.rules import bags as bag_rules
 from auditor.rules.finding import Verdict
+from auditor.walk import bags
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import LINES_MAX, MESSAGES, Process, delete_old, payload_of, run_stopped
 from tests.support.mutants import plant
@@ -90,8 +91,8 @@ def test_directory_that_comes_back_after_retention_is_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, seals, "retained_files", "not listing.retained", "True")
-        monkeypatch.setattr(bags, "retained_files", seals.retained_files)
+        plant(monkeypatch, bag_rules, "retained_files", "not listing.retained", "True")
+        monkeypatch.setattr(bags, "retained_files", bag_rules.retained_files)
     root = tmp_path / "root"
     tree = ClusterTree(root)
     writer = Process(tree, BagKind.MAILDIR)

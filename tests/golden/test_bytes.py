@@ -7,8 +7,8 @@ import pytest
 
 from appliance.formats.birth import LogBirth, decode_marker, open_birth, store_of
 from appliance.formats.chains import open_ceiling, open_epoch
+from appliance.formats.closed import open_lock, open_seal
 from appliance.formats.framing import Kind, open_frame, pieces
-from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import body_digest, open_signed

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from auditor.audit import audit
+from auditor.commands.selftest import PACKED
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.selftest import PACKED
 from tests.golden.make_trees import STORIES, TREES, pack, plant_all
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from auditor.columns.index import Coverage, Index
 from auditor.columns.layout import FRAMES, NOTHING, ChunkMaker, RowBucket
-from auditor.index import Coverage, Index
 from auditor.rules import sequences
 from auditor.rules.sequences import check_sequences
 from tests.support.mutants import plant_in_text

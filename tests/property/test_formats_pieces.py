@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import open_lock, open_seal
 from appliance.formats.framing import (
     Attempt,
     Kind,
@@ -20,7 +21,6 @@ from appliance.formats.framing import (
     pieces,
     unpack,
 )
-from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.stamped import body_digest, open_signed, open_stamped
 from tests.support.values import ROOT_KEY, TIME_KEY, WITNESS_KEY, all_files, birth, frame_head
 from timeagent.canonical import decode

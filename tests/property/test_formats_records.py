@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.formats.lockfile import LockEntry, LockFile, made_lock
+from appliance.formats.closed import LockEntry, LockFile, made_lock
 from tests.support.msgpack import items, other_forms
 from tests.support.records import RECORDS, records
 from tests.support.shares import examples

@@ -9,8 +9,8 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from appliance.formats.closed import PACK
 from appliance.formats.lease import Mode
-from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL
 from appliance.session.held import LossReason
 from tests.simulation.checkers.forms import CeilingCopy, Ended, SessionWitness, Witness

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag import acceptance
-from appliance.formats import framing, lockfile, merkle
+from appliance.formats import closed, framing, merkle
 from tests.simulation.actors import writer
 from tests.simulation.checkers import reading
 from tests.simulation.checkers.catalogue import violations
@@ -61,14 +61,14 @@ FAULTS: dict[str, tuple[str, tuple[Break, ...]]] = {
         "policies",
         (
             (
-                lockfile,
+                closed,
                 "made_lock",
                 "return made_for_ever(LockFile, cluster_id, log, bag, closer, *numbers, entries)",
                 """lock, _ = made_for_ever(LockFile, cluster_id, log, bag, closer, *numbers, entries)
 return (lock, made_for_ever(LockFile, cluster_id, log, bag, closer, *numbers[::-1], entries)[1])""",
             ),
             (
-                lockfile,
+                closed,
                 "open_lock",
                 "lock = decode(LockFile, stamped.body, where)",
                 """other = decode(LockFile, stamped.body, where)

@@ -10,8 +10,8 @@ import pytest
 from auditor.audit import audit
 from auditor.columns import domains
 from auditor.evidence.tree import Tree
-from auditor.listed import FrameJudge
 from auditor.report.formats import json_bytes
+from auditor.walk.listed import FrameJudge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,7 +42,7 @@ _INDEXES: dict[object, tuple[bytes, list[tuple[int, int, int, str]]]] = {}
 
 
 def _make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], None]) -> None:
-    """Make an index as the program for it does (`auditor.timeline.making`), without starting that; once a tree."""
+    """Make an index as the program for it does (`auditor.explain.archive`), without starting that; once a tree."""
     files = [(each, status) for each in sorted(tree.rglob("*")) if (status := each.lstat())]
     key = tree, tuple((each, status.st_size, status.st_mtime_ns, status.st_ino) for each, status in files)
     if not file.exists() and key in _INDEXES:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from appliance.bag.packer import Packer
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Verdict

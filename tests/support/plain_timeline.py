@@ -19,7 +19,7 @@ from auditor.timeline.events import (
 )
 from auditor.timeline.facts import Gathering
 from auditor.timeline.fold import Working
-from auditor.timeline.state import Bags, BagState, Domains, DomainState
+from auditor.timeline.state import BagState, DomainState
 from auditor.timeline.timeline_reader import Timeline
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def order(event: Event) -> tuple[Instant, int, Place]:
     return event.instant_ns, RANKS[type(event)], event.place
 
 
-class PlainDomains(dict[str, DomainState], Domains):
+class PlainDomains(dict[str, DomainState]):
     def standing(self) -> list[str]:
         return sorted(name for name, domain in self.items() if domain.leases)
 
 
-class PlainBags(dict[tuple[str, "Instant"], BagState], Bags):
+class PlainBags(dict[tuple[str, "Instant"], BagState]):
     def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
         chosen = sorted((start for name, start in self if name == log), reverse=True)
         return [self[log, start] for start in reversed(chosen[:newest])]
@@ -61,19 +61,20 @@ class Gathered(Gathering):
     def __init__(self) -> None:
         """Know nothing yet."""
         self.marks: set[Mark] = set()
-        self._named: dict[bytes, tuple[Event, bytes | None]] = {}
+        self._named: dict[tuple[bytes, bool], Event] = {}
+        """Those that are hearsay apart."""
         self._others: list[Event] = []
 
     def knows(self, name: bytes) -> bool:
         """Whether a statement about a lease is known already."""
-        return name in self._named
+        return (name, False) in self._named
 
-    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+    def add(self, event: Event, name: bytes | None = None) -> None:
         """Take an event."""
         if name is None:
             self._others.append(event)
         else:
-            self._named.setdefault(name, (event, unless))
+            self._named.setdefault((name, isinstance(event, LeaseEnded) and event.heard), event)
 
     def marked(self, mark: Mark) -> None:
         """Take that a bag has a prelock, or a pack."""
@@ -81,7 +82,8 @@ class Gathered(Gathering):
 
     def events(self) -> list[Event]:
         """Return all of it, in no order."""
-        return [*self._others, *(event for event, unless in self._named.values() if unless not in self._named)]
+        chosen = (each for (name, heard), each in self._named.items() if not heard or (name, False) not in self._named)
+        return [*self._others, *chosen]
 
 
 class PlainTimeline(Timeline):
@@ -119,13 +121,13 @@ class PlainTimeline(Timeline):
         """Return how many events lie before an instant."""
         return bisect_left(self._instants, instant)
 
-    def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+    def next_closing(self, instant: Instant) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        return self._closing(range(self.position(instant), len(self.events)), log)
+        return self._closing(range(self.position(instant), len(self.events)))
 
-    def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+    def previous_closing(self, instant: Instant) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
+        return self._closing(range(self.position_before(instant) - 1, -1, -1))
 
     # What is about something.
 
@@ -204,12 +206,9 @@ class PlainTimeline(Timeline):
         numbers = range(start, end)
         return numbers if domain is None else (n for n in numbers if about_domain(self.events[n], domain))
 
-    def _closing(self, positions: range, log: str | None) -> Instant | None:
-        for position in positions:
-            event = self.events[position]
-            if isinstance(event, BagClosed) and log in (None, event.log):
-                return event.instant_ns
-        return None
+    def _closing(self, positions: range) -> Instant | None:
+        closed = (event for event in map(self.events.__getitem__, positions) if isinstance(event, BagClosed))
+        return next((event.instant_ns for event in closed), None)
 
     def _placed(self, findings: list[Finding]) -> list[tuple[Instant, Finding]]:
         """Return the findings with the instant at which the last of what each rests on had happened, in that order."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from appliance.bag.writing import Committed
-from appliance.formats.pack import PACK, PackMaker
+from appliance.formats.closed import PACK, PackMaker
 from appliance.formats.paths import SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.storage import MemoryStorage

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from appliance.formats.birth import LogBirth, PlacedBirth
 from appliance.formats.chains import CeilingRecord, EpochRecord
+from appliance.formats.closed import LockFile, RackSeal
 from appliance.formats.framing import FrameHead
-from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import Layout, ShardMap
 from appliance.formats.stamped import Signed, Stamped

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.bag.survey import ClosingState
+from appliance.bag.logs import ClosingState
 from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
@@ -251,9 +251,9 @@ class HandFeed(Feed):
         super().__init__(source, HandMachine())
         self.asked = 0
         self.stopped = False
-        self._take: Callable[[ClusterState], None] | None = None
+        self._take: Callable[[ClusterState], object] | None = None
 
-    def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def start(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         del failed
         self._take = take
         self.hand_over()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from auditor.audit import audit_with_timeline
-from auditor.index import temporary_database
+from auditor.columns.index import temporary_database
 from auditor.timeline.timeline_writer import TimelineWriter, written_timeline
 
 if TYPE_CHECKING:

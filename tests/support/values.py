@@ -7,9 +7,9 @@ import msgspec
 from appliance.formats import merkle
 from appliance.formats.birth import BagKind, LogBirth, Marker, PlacedBirth
 from appliance.formats.chains import CeilingKind, CeilingRecord, EpochKind, EpochRecord
+from appliance.formats.closed import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, Kind, encode_frame, measure
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp

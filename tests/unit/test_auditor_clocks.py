@@ -10,7 +10,7 @@ import pytest
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.clocks import Ties, _judged
-from auditor.rules.finding import Evidence, NamedInterval, found
+from auditor.rules.finding import Evidence, Times, found
 from auditor.timeline.events import ClockReading
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
@@ -164,7 +164,7 @@ def test_clock_that_is_known_to_be_wrong_explains_what_proves_nothing_by_itself(
     if known:
         for cause, effect, gap_ns in (("n1", "n2", 1), ("n2", "n1", 1), ("n3", "n1", -30), ("n1", "n3", 31)):
             ties.tie(reading(cause, 0), reading(effect, gap_ns * SECOND))
-    times = [NamedInterval("the lock file", 1, 2, node="n3"), NamedInterval("the seal", 3, 4, node="n1")]
+    times: Times = {"the lock file": (1, 2, "n3"), "the seal": (3, 4, "n1")}
     judged = _judged(found(code, "a subject", "what was found", [Evidence("a/path")], times), ties)
     assert judged.clocks == (("n3",) if known else ("n1", "n3"))
     words = (

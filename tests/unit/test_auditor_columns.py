@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from auditor import judging, listed, selftest
+from appliance.formats.witness import Half
+from auditor import audit as judging
 from auditor.audit import Options, audit
 from auditor.columns import domains as domains_by_columns
 from auditor.columns.layout import Spool
+from auditor.commands import selftest
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import history
+from auditor.rules import history, time
 from auditor.rules.finding import RULES
+from auditor.walk import listed
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from auditor.index import DomainRows
+    from auditor.columns.index import DomainRows
+    from auditor.evidence.signatures import FrameEvidence
     from auditor.rules.history import DomainHistory
     from tests.fault_injection.plants import Plant
 
@@ -137,16 +141,22 @@ def test_only_what_is_held_through_a_move_is_judged_by_rows(
     make: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    judge = history.domain_history
+    moving: list[bool] = []
+    judge, judge_frame = history.domain_history, time.judge_frame
 
     def counting(rows: DomainRows, *rest: Any) -> DomainHistory:  # noqa: ANN401
         judged.append(rows.domain)
         return judge(rows, *rest)
 
+    def counting_frames(evidence: FrameEvidence, *rest: Any, **named: Any) -> time.Judgement:  # noqa: ANN401
+        moving.append(any(held.head.half is not Half.WHOLE for held in evidence.witnesses))
+        return judge_frame(evidence, *rest, **named)
+
     monkeypatch.setattr(judging, "domain_history", counting)
-    monkeypatch.setattr(listed, "judge_frame", None)
+    monkeypatch.setattr(listed, "judge_frame", counting_frames)
     assert audit(Tree(make(tmp_path).root)).findings == ()
-    assert sorted(judged) == ["alice", "carol", "erin"]
+    assert sorted(judged) == ["alice", "carol", "dave", "erin"]
+    assert moving == [True] * 4
 
 
 # Marks tell leases from each other; whoever makes two of them alike gains nothing.

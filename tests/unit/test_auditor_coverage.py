@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from auditor.index import Coverage, Index
-from auditor.parts import PartMaker
+from auditor.columns.index import Coverage, Index
 from auditor.rules.finding import Verdict
+from auditor.walk.parts import PartMaker
 
 SETTLED_NS = 10_000
 FIRST_NS, LAST_NS = 120, 250

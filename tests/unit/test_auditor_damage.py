@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from appliance.formats.closed import LockEntry
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, measure, pack, pieces
-from appliance.formats.lockfile import LockEntry
 from auditor.audit import audit
 from auditor.evidence import tree as load
 from auditor.evidence.signatures import Signatures

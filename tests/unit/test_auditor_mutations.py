@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, MARKER, PRELOCK, SEAL
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
 from auditor.evidence.tree import Tree

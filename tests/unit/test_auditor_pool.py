@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from auditor import pool
-from auditor.pool import in_order
+from auditor.walk import parts
+from auditor.walk.parts import in_order
 from timeagent.errors import Damaged, Environment
 
 LARGE = 3_000_000
@@ -49,7 +49,7 @@ def test_interrupt_ends_the_processes() -> None:
 
 
 def test_no_more_is_read_ahead_than_may_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "AHEAD", 1)
+    monkeypatch.setattr(parts, "AHEAD", 1)
     begun = multiprocessing.get_context("fork").Value("i", 0)
 
     def count(_: int) -> bytes:
@@ -87,7 +87,7 @@ def test_bug_comes_with_its_traceback() -> None:
 
 # Between two questions nobody waits for it.
 def test_process_that_ended_before_it_was_asked_is_told_by_the_answer() -> None:
-    reader = pool._Reader(large, range(9))
+    reader = parts._Reader(large, range(9))
     reader._process.kill()
     reader._process.join()
     reader.ask(0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import selftest
+from auditor.commands import selftest
 from auditor.rules.finding import RULES
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
@@ -51,7 +51,7 @@ def test_selftest_finds_what_is_planted_and_a_judge_that_has_gone_blind_fails_it
     untried = sorted(RULES.keys() - {*unseen, "r1-breach"})
     assert shown["summary"] == {"trees": len(shown["cases"]), "rules": len(RULES), "failed": 0, "untried": untried}
     assert status == 1  # for the rules that nothing is planted for
-    monkeypatch.setattr("auditor.judging.check_sequences", lambda *_: iter(()))
+    monkeypatch.setattr("auditor.audit.check_sequences", lambda *_: iter(()))
     status, out = run(capsys)
     assert status == 1
     failed = {line.split()[1] for line in out.splitlines() if "FAILED: found nothing" in line}

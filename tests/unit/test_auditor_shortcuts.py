@@ -134,6 +134,6 @@ def test_a_question_that_nobody_asks_is_missed(
     planted: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     plant(monkeypatch, time_rules, *MUTANTS[mutant])
-    monkeypatch.setattr("auditor.listed.judge_frame", time_rules.judge_frame)
+    monkeypatch.setattr("auditor.walk.listed.judge_frame", time_rules.judge_frame)
     signatures = Signatures()
     assert any(json_bytes(audit(Tree(root), signatures=signatures)) != said for root, said in planted)

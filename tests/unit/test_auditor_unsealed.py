@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import bags
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Verdict
+from auditor.walk import bags
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
@@ -67,9 +67,9 @@ def test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(
 
 MUTANTS = {
     "its frames count": (
-        "BagWalk._listed",
-        "BagRules(bag, lock, token, keyring, policy, counts)",
-        "BagRules(bag, lock, token, keyring, policy, True)",
+        "BagWalk._bag",
+        "BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)",
+        "BagRules(bag, lock, where, token, keyring, policy, policy_of, True)",
     ),
     "its closing counts": (
         "BagWalk._bag",

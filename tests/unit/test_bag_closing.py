@@ -7,8 +7,8 @@ import pytest
 
 from appliance.bag.closing import Closed, Contents, NotDue
 from appliance.bag.ports import RecordNumbers
+from appliance.formats.closed import RECORDS_LAG_NS, RackSeal, open_lock
 from appliance.formats.framing import Kind, pack
-from appliance.formats.lockfile import RECORDS_LAG_NS, RackSeal, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from appliance.formats.policy import check_policy
 from tests.support.bags import CLUSTER, POLICY, T0, TIME_KEY, FixedRecords, Node

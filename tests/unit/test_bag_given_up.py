@@ -8,7 +8,7 @@ import pytest
 
 from appliance.bag import closedbags, packer
 from appliance.bag.packer import PackState
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK
 from tests.support.bags import Node
 from tests.support.mutants import Mutant, check_noticed, plant

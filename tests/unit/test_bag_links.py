@@ -12,7 +12,7 @@ from appliance.bag.packer import Packer, PackState
 from appliance.bag.posix import PosixStorage
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, SEAL
 from auditor.audit import audit
 from auditor.evidence.tree import Tree

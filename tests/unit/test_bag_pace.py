@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag import metronome
+from appliance.bag.logs import forecast, view_rack
 from appliance.bag.metronome import (
     AGAIN_FACTOR,
     DELAY_NS,
@@ -17,8 +18,7 @@ from appliance.bag.metronome import (
     stagger,
 )
 from appliance.bag.packer import Packer, Retention
-from appliance.bag.survey import forecast, view_rack
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import PRELOCK, RETAINED, SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage

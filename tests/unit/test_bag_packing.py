@@ -11,7 +11,7 @@ from appliance.bag.closedbags import open_packed, retained
 from appliance.bag.packer import NotPacked, OldPack, PackReport, PackState
 from appliance.bag.writing import Committed, NotCommitted
 from appliance.formats.birth import BagKind
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from tests.support.bags import T0, Node, witness
 from tests.support.racks import FILES, MESSAGES, SealedRack

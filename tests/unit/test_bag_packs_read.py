@@ -9,7 +9,7 @@ import pytest
 from appliance.bag.closedbags import open_packed
 from appliance.bag.message import START, before
 from appliance.bag.reader import Level
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, seal_all

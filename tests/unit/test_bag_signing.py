@@ -8,7 +8,7 @@ from appliance.bag.closing import Closed
 from appliance.bag.logs import create_log, open_log
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
-from appliance.formats.lockfile import RackSeal
+from appliance.formats.closed import RackSeal
 from appliance.formats.paths import LOCK, SEAL
 from tests.support.bags import POLICY, SHARD_KEY, STRANGER, T0, TIME_KEY, Node, key
 from tests.support.clocks import HandTime

@@ -1,4 +1,4 @@
-"""Logs of both kinds by the command line: made on request, refused if of the other kind."""
+"""Logs of both kinds by the command line: made on request, refused if of the other kind, read back to the byte."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
 from tests.support.cluster import Site
+from tests.support.round_trip import LOG, RoundTrip
 from tests.support.spoken import spoken
 from timeagent.errors import BadRequest
 
@@ -59,3 +60,35 @@ def test_log_is_made_by_the_library(site: Site) -> None:
             cluster.create_log("orders")
         with pytest.raises(BadRequest, match="bad-kind"):
             cluster.create_log("more", "pile")
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANY = 20_000
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", list(BagKind))
+def test_many_messages_come_back_to_the_byte_before_and_after_packing(
+    site: Site, tmp_path: Path, kind: BagKind
+) -> None:
+    RoundTrip(site, tmp_path / "trip", kind, MANY).run()
+
+
+def test_one_altered_byte_is_noticed(site: Site, tmp_path: Path) -> None:
+    trip = RoundTrip(site, tmp_path / "trip", BagKind.LOG, 50)
+    trip.say("publish", "publish", LOG, str(trip.sent), "--lease", "a")
+    trip.sent.write_bytes(trip.sent.read_bytes()[:-2] + b"?\n")
+    with pytest.raises(AssertionError, match="is not what was sent"):
+        trip.read_back("read latest", "--level", "latest")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", list(BagKind))
+def test_a_million_messages_come_back_to_the_byte_before_and_after_packing(
+    site: Site, tmp_path: Path, kind: BagKind
+) -> None:
+    RoundTrip(site, tmp_path / "trip", kind, 1_000_000).run()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.cli import bags
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from tests.support.racks import FILES, SealedRack
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest

@@ -23,7 +23,7 @@ HOUSE = {
     "tui/widgets/lines.py": "import tui.model.state\n",
     "auditor/evidence/tree.py": "import appliance.formats.framing\nimport timeagent.keys\n",
     "auditor/evidence/fetched.py": "import obstore\n",
-    "auditor/index.py": "import apsw\n",
+    "auditor/columns/index.py": "import apsw\n",
     "appliance/errors.py": "",
     "appliance/formats/framing.py": "import appliance.errors\n",
     "appliance/bag/posix.py": "import appliance.formats.framing\n",
@@ -147,14 +147,14 @@ def test_no_two_modules_import_each_other_in_a_circle(repository: Path) -> None:
 
 
 def test_circle_of_three_modules_in_two_rooms_is_named(house: Path, repository: Path) -> None:
-    plant(house, "auditor/index.py", "import auditor.evidence.tree\n")
-    plant(house, "auditor/judging.py", "import auditor.index\n")
+    plant(house, "auditor/columns/index.py", "import auditor.evidence.tree\n")
+    plant(house, "auditor/audit.py", "import auditor.columns.index\n")
     plant(
         house,
         "auditor/evidence/tree.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import auditor.judging\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import auditor.audit\n",
     )
-    assert circles(house, repository) == (1, ["auditor.evidence.tree", "auditor.index", "auditor.judging"])
+    assert circles(house, repository) == (1, ["auditor.audit", "auditor.columns.index", "auditor.evidence.tree"])
 
 
 BREACHES = [

@@ -43,14 +43,14 @@ def test_audit_loads_nothing_that_it_does_not_use(repository: Path, tmp_path: Pa
     modules = modules_after(ran, repository)
     assert loaded(modules, "urllib", "http", "email", "ssl", "xml", "concurrent", "multiprocessing") == []
     assert loaded(modules, "importlib.metadata") == []
-    assert loaded(modules, "auditor.explain", "auditor.selftest", "auditor.report.comparing") == []
+    assert loaded(modules, "auditor.explain", "auditor.commands.selftest", "auditor.report.comparing") == []
     assert "auditor.report.formats" in modules
 
 
 # What judges, and what a mount in use is read with: a third of the time to the first picture of a copy.
 def test_screens_of_a_copy_load_nothing_that_they_do_not_use(repository: Path) -> None:
     modules = modules_after("import tui.app, tui.sources.record", repository)
-    assert loaded(modules, "auditor.audit", "auditor.judging", "appliance.cluster", "appliance.lease") == []
+    assert loaded(modules, "auditor.audit", "appliance.cluster", "appliance.lease") == []
     assert {"textual", "auditor.explain.archive"} <= modules
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.timeline.making import make_index
+from auditor.explain.archive import make_index
 from tests.fault_injection.fixtures import small_tree
 from timeagent.errors import Damaged, TenureError
 

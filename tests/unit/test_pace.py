@@ -18,7 +18,7 @@ from appliance.bag.writing import Committed
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, SEAL, Grid
 from appliance.node.runtime import Wakes
 from tests.support.bags import LOG, T0, Node

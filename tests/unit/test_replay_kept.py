@@ -7,24 +7,27 @@ import shutil
 from typing import TYPE_CHECKING, Any, cast
 
 import apsw
+import msgspec
 import pytest
 
 import auditor.timeline.event_store as store_module
-import auditor.timeline.fold as layers_module
+import auditor.timeline.fold as fold_module
+import auditor.timeline.state as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
+from auditor.columns.index import INDEX_FORMAT, temporary_database
 from auditor.evidence.records import load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
-from auditor.index import INDEX_FORMAT
-from auditor.parts import Narrowing
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold
+from auditor.timeline.facts import end_name
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
+from auditor.walk.parts import Narrowing
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.fixtures import Story, eventful_tree
@@ -145,9 +148,8 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
 def same_steps(memory: PlainTimeline, kept: Timeline, instant: int) -> None:
     assert kept.position(instant) == memory.position(instant)
     assert kept.position_before(instant) == memory.position_before(instant)
-    for log in (None, *memory.state_at().logs, "none such"):
-        assert kept.next_closing(instant, log) == memory.next_closing(instant, log)
-        assert kept.previous_closing(instant, log) == memory.previous_closing(instant, log)
+    assert kept.next_closing(instant) == memory.next_closing(instant)
+    assert kept.previous_closing(instant) == memory.previous_closing(instant)
 
 
 def same_lists(memory: PlainTimeline, kept: Timeline) -> None:
@@ -300,6 +302,19 @@ def test_damaged_timeline_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "index") == "not-an-index"
 
 
+@pytest.mark.parametrize("heard_first", [True, False])
+def test_end_is_told_by_its_shard_and_not_by_who_heard_of_it(*, heard_first: bool, tmp_path: Path) -> None:
+    told = plain_timeline(eventful_tree(tmp_path / "tree").root, SIGNATURES, ())
+    own = next(event for event in told.events if isinstance(event, LeaseEnded) and not event.heard)
+    heard = msgspec.structs.replace(own, floor_ns=None, settle_to_ns=None)
+    rows, name = keeping_module.EventRows(), end_name(own.ending.correlation_id, own.domain)
+    for rows.rank, event in enumerate([heard, own] if heard_first else [own, heard]):
+        rows.add(event, name)
+    writer = keeping_module.TimelineWriter(temporary_database())
+    writer.take(rows.chunks())
+    assert list(keeping_module.written_timeline(writer, ()).events) == [own]
+
+
 def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> None:
     tree = eventful_tree(tmp_path / "tree")
     _, kept = both(tree.root, tmp_path / "index")
@@ -324,7 +339,7 @@ def test_step_back_takes_the_events_since_a_state_at_hand(tmp_path: Path, monkey
     monkeypatch.setattr(Working, "take", told)
     count = len(timeline.events)
     timeline.state_after(count - 1)
-    assert taken == list(timeline.events[: count - 1])
+    assert taken == list(timeline.events)[: count - 1]
     for position in range(count - 2, -1, -1):
         taken.clear()
         timeline.state_after(position)
@@ -352,19 +367,19 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "Layer.__getitem__", "position <= ?", "position < ?"),
     (layers_module, "Layer.__getitem__", "ORDER BY position DESC LIMIT 1", "ORDER BY position LIMIT 1"),
     (layers_module, "Layer.__copy__", "self.changed.copy()", "self.changed"),
-    (layers_module, "Layer.__iter__", "name not in known", "False"),
-    (layers_module, "Layer._keys", "AND position <= ?", "AND position >= ? - 10000"),
-    (layers_module, "Layer.__getitem__", "AND part = ?", "AND part >= ?"),
+    (layers_module, "Layer.__iter__", "[*known, *self.changed]", "known"),
+    (layers_module, "Layer.__iter__", "AND position <= ?", "AND position >= ? - 10000"),
+    (layers_module, "Layer.__getitem__", "AND part IS ?", "AND part >= ?"),
     (layers_module, "Layer.keep", "self._written |= self.changed", "self._written = self.changed | self._written"),
     (layers_module, "DomainLayer.standing", "until > ?", "until >= ?"),
     (layers_module, "DomainLayer.standing", "since <= ?", "since < ?"),
-    (layers_module, "DomainLayer.standing", "found.discard(name)", "pass"),
+    (layers_module, "DomainLayer.standing", "found - self.changed.keys()", "found"),
     (layers_module, "DomainLayer.keep", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (layers_module, "DomainLayer.keep", "WHERE until = ? AND domain = ?", "WHERE until >= ? AND domain <> ?"),
     (layers_module, "BagLayer.bags_of", "ORDER BY part DESC", "ORDER BY part"),
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
-    (layers_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
+    (fold_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "Timeline.position_before", "without=True", "without=False"),
     (kept_module, "Timeline._fold", "position <= ?", "position <= ? + 1"),
     (kept_module, "Timeline._fold", "working.keep(self._db, number)", "working.keep(self._db, number - 1)"),
@@ -373,15 +388,13 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
     (kept_module, "Timeline.next_closing", "'right'", "'left'"),
     (kept_module, "Timeline.previous_closing", "before[-1]", "before[0]"),
-    (kept_module, "Timeline._closings", "log is None", "True"),
     (kept_module, "Timeline._about", "found > start", "found >= start"),
     (kept_module, "Timeline.next_about", "- back", "- 0"),
     (kept_module, "Timeline.delivered_backwards", "-newest", "newest"),
     (kept_module, "Timeline.delivered_backwards", "> 0", ">= 0"),
     (kept_module, "Timeline.signed_by", "[::-1]", ""),
-    (kept_module, "Timeline.lease_events", "spans['until'] >= first", "spans['until'] > first + 1000000000"),
-    (kept_module, "Timeline.lease_events", "spans['first'].min()", "spans['first'].max()"),
-    (kept_module, "Timeline.lease_events", "spans['last'].max()", "spans['last'].min()"),
+    (kept_module, "Timeline.lease_events", "until >= first", "until > first + 1000000000"),
+    (kept_module, "Timeline.lease_events", "since <= last", "since <= first"),
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.session", "max(initial=0)", "min(initial=0)"),
     (store_module, "StoredEvents.until", "'<='", "'<'"),
@@ -393,17 +406,17 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (store_module, "EventStore.finish", "order['sequence']", "-order['sequence']"),
     (store_module, "EventStore.finish", "ranks[order['maker']]", "order['maker']"),
     (store_module, "EventStore.of_leases", "self.post(Posting.ABOUT, domains, events)", "pass"),
-    (store_module, "EventStore._write_spans", "np.maximum", "np.minimum"),
+    (store_module, "EventStore._span", "np.maximum", "np.minimum"),
+    (store_module, "EventStore._span", "at[firsts]", "at"),
     (store_module, "EventStore._write_blocks", "begins - first_of", "begins"),
     (store_module, "EventStore.cut", "at - np.array(cuts)[which]", "at"),
-    (keeping_module, "TimelineWriter._there", "self._unless.pop(name, ())", "()"),
-    (keeping_module, "TimelineWriter._wait", "event.rank < other.rank", "False"),
-    (keeping_module, "TimelineWriter._by_entry", "end.ending.correlation_id not in gone", "False"),
+    (keeping_module, "TimelineWriter._part", "event.rank < self._named.setdefault(name, event).rank", "False"),
+    (keeping_module, "TimelineWriter._by_entry", "not in gone", "in gone"),
     (keeping_module, "TimelineWriter._part", "base + rank", "-base - rank"),
     (keeping_module, "TimelineWriter._columns", "_lowest(", "_lowest(-"),
-    (keeping_module, "TimelineWriter._lasts", "max(min(event.witness.expiry_ns, INSTANT_MAX), over)", "over"),
+    (keeping_module, "TimelineWriter._last", "max(event.witness.expiry_ns, under)", "under"),
     (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
-    (keeping_module, "TimelineWriter._not_known", "rank < known.rank", "False"),
+    (keeping_module, "TimelineWriter._not_known", "rank < self._named[name].rank", "False"),
     (keeping_module, "TimelineWriter._frames", "columns.begins", "False"),
     (keeping_module, "TimelineWriter._frames", "Posting.ABOUT", "Posting.TOLD"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),

@@ -292,7 +292,6 @@ def test_steps_lead_from_bag_to_bag(tmp_path: Path) -> None:
     timeline = timeline_in(busy_tree(tmp_path))
     closings = [event.instant_ns for event in timeline.events if isinstance(event, BagClosed)]
     assert timeline.next_closing(0) == closings[0]
-    assert timeline.next_closing(0, "no such log") is None
     assert timeline.previous_closing(timeline.end_ns + 1) == closings[-1]
     assert sum(timeline.density(timeline.start_ns, timeline.end_ns, 17)) == len(timeline.events)
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.logs import racks_there
-from appliance.bag.survey import ClosingState, view_rack
+from appliance.bag.logs import ClosingState, racks_there, view_rack
 from tests.support.bags import T0, Node
 from tests.support.storage import MemoryStorage, RecordingStorage
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.survey import RackView
+    from appliance.bag.logs import RackView
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str], ...] = (
     (long_files, "appliance/bag/schema.sql", "-- a\n" * (LINES_MAX + 1)),
     (empty_names, "tui/widgets/utils.py", ""),
     (empty_names, "appliance/common/paths.py", ""),
-    (empty_names, "auditor/index.py", "class IndexManager: ...\n"),
+    (empty_names, "auditor/columns/index.py", "class IndexManager: ...\n"),
     (empty_names, "tests/unit/test_x.py", "async def read_helper() -> None: ...\n"),
     (path_renames, "appliance/bag/posix.py", "path.rename(other)\n"),
     (path_renames, "appliance/bag/posix.py", "path.replace(other)\n"),

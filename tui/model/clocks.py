@@ -37,7 +37,6 @@ class Agreement:
 
     @property
     def good(self) -> bool:
-        """Whether no clock contradicts another."""
         return not self.compared or (self.common is not None and not self.outside)
 
 
@@ -127,39 +126,35 @@ class ClockRows:
         self._radius_ns_max = state.radius_ns_max
         wanted = words.casefold().split()
         self._clocks = [each for each in state.clocks if all(word in f"{each.node} {each.status}" for word in wanted)]
-        self._axis = self._made_axis(state.clocks)
+        self.shown = len(self._clocks)
+        known = [each for clock in state.clocks if (each := self._lies(clock)) is not None]
+        middle = (self.agreed.common or known[0]).midpoint if known else 0
+        self._axis = Axis.over(known, middle) if known else None
 
-    def _made_axis(self, clocks: Sequence[NodeClock]) -> Axis | None:
+    def _lies(self, clock: NodeClock) -> TimeInterval | None:
+        """Return what is drawn of a clock; of one that was not asked, how well it knew the time."""
         if self.asked:
-            known = [clock.ahead for clock in clocks if clock.ahead is not None]
-            return Axis.over(known, (self.agreed.common or known[0]).midpoint) if known else None
-        radii = [TimeInterval.around(0, each.radius_ns) for each in clocks if each.radius_ns is not None]
-        return Axis.over(radii, 0) if radii else None
-
-    @property
-    def shown(self) -> int:
-        return len(self._clocks)
+            return clock.ahead
+        return None if clock.radius_ns is None else TimeInterval.around(0, clock.radius_ns)
 
     def __len__(self) -> int:
-        return len(self._clocks) + bool(self.agreed.compared)
+        return self.shown + bool(self.agreed.compared)
 
     def name(self, index: int) -> str:
         """Return whose row it is; COMMON for the last one."""
-        return self._clocks[index].node if index < len(self._clocks) else COMMON
+        return self._clocks[index].node if index < self.shown else COMMON
 
     def heading(self, width: int) -> str:
-        if self._axis is None:
-            return "what it claims"
-        return self._axis.heading(width)
+        return "what it claims" if self._axis is None else self._axis.heading(width)
 
     def row(self, index: int, width: int) -> tuple[Field, ...]:
         """Return a row, its bar in a width: in the order of LIVE_COLUMNS, or of SIGNED_COLUMNS."""
-        if index >= len(self._clocks):
+        if index >= self.shown:
             return self._shared_row(width)
         clock = self._clocks[index]
         symbol, tone, remark = self._standing(clock)
         plain = tone if tone is not Tone.GOOD else Tone.PLAIN
-        known = clock.ahead is not None if self.asked else clock.radius_ns is not None
+        known = self._lies(clock) is not None
         status = clock.status if known else clock.reach if self.asked else "unknown"
         radius = Cell(span_text(clock.radius_ns), plain) if known and clock.radius_ns is not None else Cell("?", plain)
         head = (
@@ -184,9 +179,7 @@ class ClockRows:
         return (blank, Cell(COMMON), blank, bar, blank, Cell(span_text(common.radius)), blank, blank)
 
     def _bar(self, clock: NodeClock, width: int) -> str:
-        interval = clock.ahead
-        if not self.asked and clock.radius_ns is not None:
-            interval = TimeInterval.around(0, clock.radius_ns)
+        interval = self._lies(clock)
         if interval is None or self._axis is None:
             return ""
         bar = self._axis.bar(interval, width)
@@ -247,7 +240,6 @@ def _number(value: int | None) -> Cell:
 
 
 def source_lines(times: TimeSources | None, width: int) -> Iterator[Cell]:
-    """Yield what this machine's sources say: bars on one axis, and below them what they have in common."""
     if times is None:
         yield Cell("a copy has none: what nodes signed is above, what was proven of it is in the findings", Tone.DIM)
         return
@@ -258,21 +250,18 @@ def source_lines(times: TimeSources | None, width: int) -> Iterator[Cell]:
     if times.freshness.reach is Reach.WAITING:
         yield Cell("asking …", Tone.DIM)
         return
-    rows = [Row(each.source, each.interval, _note(each.interval, each.role, each.reason)) for each in times.sources]
+    rows = []
+    for each in times.sources:
+        known = each.interval
+        note = f"silent: {each.reason}" if known is None else f"±{span_text(known.radius)} {each.role}"
+        rows.append(Row(each.source, known, note))
     lines = plot(rows, times.together, width)
     if times.together is None and not times.agent and any(row.interval is not None for row in rows):
         lines.pop()  # each was asked by itself: what they have in common nobody worked out
     yield from map(Cell, lines)
 
 
-def _note(interval: TimeInterval | None, role: str, reason: str | None) -> str:
-    if interval is None:
-        return f"silent: {reason}"
-    return f"±{span_text(interval.radius)} {role}"
-
-
 def outside_words(state: ClusterState) -> Cell:
-    """Say what outside witnesses there are: Roughtime servers among the sources."""
     times = state.times
     if times is None:
         return Cell("", Tone.DIM)

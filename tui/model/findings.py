@@ -89,7 +89,6 @@ def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
 
 
 def summary_cells(summary: Summary) -> list[Cell]:
-    """Say what the audit came to, in one line; every number also says what of."""
     mark, bad = ("✗", Tone.BAD) if summary.violations else ("●", Tone.GOOD)
     parts = [
         Cell(f"{mark} {summary.violations:,} violation{'' if summary.violations == 1 else 's'}  ", bad),
@@ -114,12 +113,10 @@ type LinkPath = tuple[int, ...]
 """Which link under which: the way from the finding down."""
 
 
-def chain_lines(link: Link, closed: Collection[LinkPath] = ()) -> list[tuple[LinkPath, DetailLine, Link]]:
-    """Return the chain as lines, each with the way to its link. ``closed``: links whose insides are not shown."""
-    return list(_lines(link, (), closed))
-
-
-def _lines(link: Link, path: LinkPath, closed: Collection[LinkPath]) -> Iterator[tuple[LinkPath, DetailLine, Link]]:
+def chain_lines(
+    link: Link, closed: Collection[LinkPath] = (), path: LinkPath = ()
+) -> Iterator[tuple[LinkPath, DetailLine, Link]]:
+    """Yield the chain as lines, each with the way to its link. ``closed``: links whose insides are not shown."""
     indent = "  " * len(path)
     inside = bool(link.checks or link.under)
     mark = LEAF if not inside else CLOSED if path in closed else OPEN
@@ -137,7 +134,7 @@ def _lines(link: Link, path: LinkPath, closed: Collection[LinkPath]) -> Iterator
     for check in link.checks:
         yield path, DetailLine((Cell(f"{indent}    "), *check_cells(check))), link
     for number, each in enumerate(link.under):
-        yield from _lines(each, (*path, number), closed)
+        yield from chain_lines(each, closed, (*path, number))
 
 
 def check_cells(check: Check) -> tuple[Cell, ...]:
@@ -155,7 +152,7 @@ def check_cells(check: Check) -> tuple[Cell, ...]:
 def subject_of(link: Link) -> Subject | None:
     """Return what a link leads to: its bytes; a key, to its node."""
     if link.where is not None and link.kind is not LinkKind.MISSING:
-        return PlaceSubject(link.where.path, link.where.offset, link.where.length)
+        return PlaceSubject.of(link.where)
     if link.domain is not None:
         return DomainSubject(printable(link.domain))
     return None if link.node is None else NodeSubject(link.node)
@@ -181,23 +178,15 @@ class FindingEvidence:
 
 def evidence_of(finding: Finding, archive: Archive) -> FindingEvidence:
     """Put together what is known of a finding. Blocks: it reads the tree. Raises Damaged, Environment."""
-    if archive.copy is None:
-        return FindingEvidence(_without_bytes(finding), list(_told(finding, archive)))
     context = context_lines(context_of(finding, archive.timeline))
-    return FindingEvidence(lineage(finding, archive), [*explain_lines(finding, archive.tree), *context])
-
-
-def _without_bytes(finding: Finding) -> Link:
-    """Return what the audit said, and where the bytes were that it rests on: the chain itself is read from those."""
+    if archive.copy is not None:
+        return FindingEvidence(lineage(finding, archive), [*explain_lines(finding, archive.tree), *context])
+    # What the audit said, and where the bytes were that it rests on: the chain itself is read from those.
+    title = f"{finding.code}: {finding.title}"
     under = tuple(
         Link(LinkKind.MISSING, f"{printable(each.path)} at {each.offset}: {NAME_THE_COPY}", where=each)
         for each in finding.evidence
     )
-    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own_words(finding),), under)
-
-
-def _told(finding: Finding, archive: Archive) -> Iterator[str]:
-    yield f"{finding.code}: {finding.title}"
-    yield printable(finding.explanation)
-    yield from context_lines(context_of(finding, archive.timeline))
-    yield f"its bytes are in the copy, and only the index is here: {NAME_THE_COPY}"
+    missing = f"its bytes are in the copy, and only the index is here: {NAME_THE_COPY}"
+    link = Link(LinkKind.FINDING, title, (own_words(finding),), under)
+    return FindingEvidence(link, [title, printable(finding.explanation), *context, missing])

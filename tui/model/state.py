@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import msgspec
 import numpy as np
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from appliance.bag.survey import ClosingState
+    from appliance.bag.logs import ClosingState
     from appliance.doctor.health import HealthCheck
-    from auditor.rules.finding import Finding
+    from auditor.rules.finding import Evidence, Finding
     from timeagent.showing import SourceView
 
 
@@ -139,6 +139,10 @@ class PlaceSubject:
     offset: int = 0
     length: int = 0
 
+    @classmethod
+    def of(cls, where: Evidence) -> Self:
+        return cls(where.path, where.offset, where.length)
+
     @property
     def title(self) -> str:
         path = printable(self.path)
@@ -159,6 +163,10 @@ class DetailLine:
 
     cells: tuple[Cell, ...]
     subject: Subject | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(cell.text for cell in self.cells)
 
 
 class LeaseRows(tuple["LeaseRow", ...]):  # noqa: SLOT001 - it keeps its columns
@@ -257,6 +265,9 @@ class ShardView:
     """Which half it is in a planned move."""
     half_ns: Instant | None = None
     """Since when, where that is known."""
+
+    def waits(self, now: TimeInterval) -> bool:
+        return self.resumes_ns is not None and not now.surely_past(self.resumes_ns)
 
 
 @dataclass(frozen=True, slots=True)

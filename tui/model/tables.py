@@ -182,7 +182,7 @@ class ColumnWidths:
 
 def layout(columns: Sequence[Column], width: int, rows: Sequence[Sequence[Field]] = ()) -> ColumnWidths:
     """Return how rows fit a width; a row may have fewer fields than there are columns, and counts for those."""
-    fields = [[_pieces(row[place]) for row in rows if place < len(row)] for place in range(len(columns))]
+    fields = [[pieces_of(row[place]) for row in rows if place < len(row)] for place in range(len(columns))]
     widths = fit(columns, width, [max(map(width_of, found), default=None) for found in fields])
     short = [
         shortened({"".join(cell.text for cell in pieces) for pieces in found}, wide) if column.name and wide else {}
@@ -263,7 +263,7 @@ def _middle(text: str, width: int, end: str) -> str:
     return head_of(text, width - 1 - cells_of(end)) + ELLIPSIS + end
 
 
-def _pieces(field: Field) -> tuple[Cell, ...]:
+def pieces_of(field: Field) -> tuple[Cell, ...]:
     return field if isinstance(field, tuple) else (field,)
 
 
@@ -302,7 +302,7 @@ def laid_out(columns: Sequence[Column], as_laid: ColumnWidths, row: Sequence[Fie
             continue
         if isinstance(field, Cell) and field.text in as_laid.short[number]:
             field = Cell(as_laid.short[number][field.text], field.tone)  # noqa: PLW2901 - the same, shorter
-        pieces = _cut(_pieces(field), width, right=column.right) or [Cell("")]
+        pieces = _cut(pieces_of(field), width, right=column.right) or [Cell("")]
         spaces = " " * (width - width_of(pieces))
         gap = " " * GAP if number != last else ""
         if column.right and spaces:
@@ -440,16 +440,10 @@ def sheet_text(sheet: ExportSheet, form: ExportForm) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for row in sheet.rows:
-        writer.writerow([_field(row.get(name)) for name in names])
+        values = [row.get(name) for name in names]
+        plain = [each if isinstance(each, str | None) else msgspec.json.encode(each).decode() for each in values]
+        writer.writerow(plain)
     return out.getvalue()
-
-
-def _field(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
 
 
 def write_export(directory: Path, name: str, instant: Instant, form: ExportForm, text: str) -> Path:

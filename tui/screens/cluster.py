@@ -12,48 +12,15 @@ from timeagent.console import counted
 from timeagent.units import TimeInterval, span_text
 
 from ..app import LEASE_LEGEND, TopScreen
-from ..model.clocks import (
-    AXIS_COLUMN,
-    CLOCK_LEGEND,
-    COMMON,
-    LIVE_COLUMNS,
-    SIGNED_COLUMNS,
-    ClockHistory,
-    ClockRows,
-    agreement_words,
-    outside_words,
-    source_lines,
-)
-from ..model.overview import leases_count, leases_title, not_known, nothing_words
-from ..model.state import (
-    BagCell,
-    Cell,
-    ClockSubject,
-    ClusterState,
-    DomainSubject,
-    LeaseRow,
-    LeaseSubject,
-    LogView,
-    NodeSubject,
-    Subject,
-    Tone,
-)
-from ..model.tables import (
-    LEASE_COLUMNS,
-    LEASE_OPTIONS,
-    LEASES,
-    MANY_LEASE_COLUMNS,
-    NODE_COLUMNS,
-    Column,
-    Field,
-    ListOptions,
-    cells_of,
-    fitted,
-    heading,
-)
+from ..model import clocks, tables
+from ..model import state as model
+from ..model.clocks import AXIS_COLUMN, CLOCK_LEGEND, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockHistory, ClockRows
+from ..model.overview import leases_count, leases_title, not_known, nothing_words, time_line
+from ..model.state import BagCell, Cell, ClockSubject, ClusterState, DomainSubject, LeaseRow, Subject, Tone
+from ..model.tables import LEASE_COLUMNS, LEASE_OPTIONS, LEASES, MANY_LEASE_COLUMNS, NODE_COLUMNS, Field, cells_of
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
-from ..widgets.lines import ClockLine, HealthLine, WordsLine
+from ..widgets.lines import HealthLine, WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 
@@ -63,10 +30,10 @@ class LeaseTable(ListTable[LeaseRow, TimeInterval]):
     LISTING = LEASES
     _state: ClusterState
 
-    def __init__(self, columns: Sequence[Column] = LEASE_COLUMNS, name: str = "leases") -> None:
+    def __init__(self, columns: Sequence[tables.Column] = LEASE_COLUMNS, name: str = "leases") -> None:
         super().__init__(columns, LEASE_OPTIONS, id=name)
 
-    def show(self, state: ClusterState, wanted: ListOptions) -> None:
+    def show(self, state: ClusterState, wanted: tables.ListOptions) -> None:
         self._state = state
         self.show_list(state.leases, wanted, state.clock.now)
 
@@ -99,10 +66,7 @@ class LeaseList(LeaseTable):
         return many_lease_row(row, self._state.clock.now)
 
     def subject_of(self, row: LeaseRow) -> Subject:
-        return LeaseSubject(row.domain, row.correlation_id)
-
-
-NOBODY_SAYS = "not known"
+        return model.LeaseSubject(row.domain, row.correlation_id)
 
 
 class LeaseFacts(WordsLine):
@@ -121,11 +85,10 @@ class LeaseFacts(WordsLine):
         instants = row.granted_ns, row.floor_ns, row.settle_to_ns, row.expiry_ns, row.resumes_ns
         granted, floor, settle_to, expiry, free_by = (moment(instant, near) for instant in instants)
         holder = f"{row.node}/{row.process}"
-        waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
+        waiting, before = ("not known" if each is None else each for each in (row.waiting, row.previous))
         session = "" if row.session is None else f"   under session {row.session[-8:]}"
         written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
         written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
-        before = NOBODY_SAYS if row.previous is None else str(row.previous)
         lines = (
             ("holder", f"{holder}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}"),
             ("lease", f"{row.correlation_id}   fence {row.fence}"),
@@ -144,7 +107,7 @@ class NodeTable(PickTable):
         rows = [(node.name, row) for node in state.nodes for row in node_rows(node, state.clock.now)]
         self.show_title(f"Nodes {len(state.nodes)}" if state.cluster_id else "Nodes ?")
         self.show_picks(
-            len(rows), lambda index: rows[index][1], not_known(state), lambda index: NodeSubject(rows[index][0])
+            len(rows), lambda index: rows[index][1], not_known(state), lambda index: model.NodeSubject(rows[index][0])
         )
 
 
@@ -177,7 +140,7 @@ class ClockTable(PickTable):
 
     @property
     def _heading(self) -> Sequence[Field]:
-        fields = heading(self._columns)
+        fields = tables.heading(self._columns)
         if self._rows is not None:
             fields[AXIS_COLUMN] = Cell(self._rows.heading(self._axis_width), Tone.DIM)
         return fields
@@ -205,14 +168,14 @@ class OverviewScreen(LeaseScreen):
     AUTO_FOCUS = "#leases"
 
     def parts(self) -> Iterable[Widget]:
-        return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), ClockLine()
+        return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), WordsLine(id="clock", title="Time")
 
     def draw(self, state: ClusterState) -> None:
         self.query_one(HealthLine).show(state)
         self.query_one(NodeTable).show(state)
         self.table.show(state, self.options)
         self.query_one(BagStrip).show(state)
-        self.query_one(ClockLine).show(state)
+        self.query_one("#clock", WordsLine).say(*time_line(state))
 
 
 class LeasesScreen(LeaseScreen):
@@ -258,7 +221,7 @@ class BagsScreen(TopScreen):
         return WordsLine(id="log", cut=True), BagGrid(), DetailTable(id="bag")
 
     def draw(self, state: ClusterState) -> None:
-        log = self._chosen(state)
+        log = next((each for each in state.logs if each.name == self._log), next(iter(state.logs), None))
         grid = self.query_one(BagGrid)
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         grid.show_log(log, nothing)
@@ -268,17 +231,13 @@ class BagsScreen(TopScreen):
         self._ask_about(grid.bag)
         self.query_one(DetailTable).tick(state)
 
-    def _chosen(self, state: ClusterState) -> LogView | None:
-        named = [log for log in state.logs if log.name == self._log]
-        return named[0] if named else state.logs[0] if state.logs else None
-
-    def _heading(self, state: ClusterState, log: LogView) -> str:
+    def _heading(self, state: ClusterState, log: model.LogView) -> str:
         """Say in one line which log it is and how far it is closed; a long name gives way."""
         place = [each.name for each in state.logs].index(log.name) + 1
         which = f" ({place} of {len(state.logs)})" if len(state.logs) > 1 else ""
         rest = f"{which}   bags of {span_text(log.span_ns)}   {log_words(log, state.clock.now).text}"
         room = max(NAME_LEAST, self.size.width - cells_of(f" log {rest} "))
-        return f"log {log.name if cells_of(log.name) <= room else fitted(log.name, room)}{rest}"
+        return f"log {log.name if cells_of(log.name) <= room else tables.fitted(log.name, room)}{rest}"
 
     def on_bag_grid_bag_changed(self) -> None:
         self._ask_about(self.query_one(BagGrid).bag)
@@ -292,7 +251,11 @@ class BagsScreen(TopScreen):
             return
         self._shown = bag
         pane = self.query_one(DetailTable)
-        pane.show_title("" if bag is None else _bag_title(bag))
+        if bag is None:
+            pane.show_title("")
+        else:
+            damage = f"   ✗ {bag.damage}" if bag.damage else ""
+            pane.show_title(f"bag {clock_text(bag.start_ns, 3)}   {bag.state or 'nobody wrote'}{damage}")
         pane.ask(self.query_one(BagGrid).subject, self.top.look_up)
 
     def action_next_log(self) -> None:
@@ -316,11 +279,6 @@ class BagsScreen(TopScreen):
             self.top.open(subject)
 
 
-def _bag_title(bag: BagCell) -> str:
-    damage = f"   ✗ {bag.damage}" if bag.damage else ""
-    return f"bag {clock_text(bag.start_ns, 3)}   {bag.state or 'nobody wrote'}{damage}"
-
-
 SIGNED_WORDS: Final = "each about its own middle: signed at different instants, they cannot be compared"
 
 
@@ -337,7 +295,7 @@ class TimeScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         return (
-            ClockLine(),
+            WordsLine(id="clock", title="Time"),
             ClockTable(),
             WordsLine(id="agreed"),
             WordsLine(id="sources", cut=True),
@@ -345,7 +303,7 @@ class TimeScreen(TopScreen):
         )
 
     def draw(self, state: ClusterState) -> None:
-        self.query_one(ClockLine).show(state)
+        self.query_one("#clock", WordsLine).say(*time_line(state))
         rows = ClockRows(state, self._words)
         self._history.take(state.clocks, rows.agreed.common)
         table = self.query_one(ClockTable)
@@ -356,7 +314,7 @@ class TimeScreen(TopScreen):
         table.show(rows, "nothing that a node signed was seen yet" if state.cluster_id else not_known(state))
         agreed = self.query_one("#agreed", WordsLine)
         agreed.display = bool(rows.agreed.compared)
-        agreed.say(Cell(agreement_words(rows.agreed), Tone.PLAIN if rows.agreed.good else Tone.BAD))
+        agreed.say(Cell(clocks.agreement_words(rows.agreed), Tone.PLAIN if rows.agreed.good else Tone.BAD))
         self._show_sources(state)
         self._show_history()
 
@@ -364,8 +322,8 @@ class TimeScreen(TopScreen):
         widget = self.query_one("#sources", WordsLine)
         who = "by its agent" if state.times is not None and state.times.agent else "asked for here; no agent runs"
         widget.show_title("This machine's sources" + ("" if state.times is None else f"   {who}"))
-        lines = list(source_lines(state.times, max(20, widget.size.width - 2)))
-        outside = outside_words(state)
+        lines = list(clocks.source_lines(state.times, max(20, widget.size.width - 2)))
+        outside = clocks.outside_words(state)
         if outside.text:
             lines.append(outside)
         widget.say_lines([cell] for cell in lines)

@@ -124,7 +124,7 @@ class ChainTable(DetailTable):
             self.show_title(f"Explanation of {finding.id}; x: the evidence again")
             self.show_lines(wrapped_lines(what, self.size.width - FRAME), "")
         else:
-            rows = chain_lines(what, self._shut)
+            rows = list(chain_lines(what, self._shut))
             self._ways = [(path, link) for path, _, link in rows]
             self.show_title(f"Evidence of {finding.id}: every check with its value and its limit")
             self.show_lines([line for _, line, _ in rows], "")

@@ -20,32 +20,9 @@ from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
 from ..app import EvidenceScreen
+from ..model import replaying
 from ..model.gantt import Scrubber
-from ..model.replaying import (
-    BAG_MARK_WORDS,
-    EVENT_MARKS,
-    REPLAY_LEGENDS,
-    SPANS,
-    SPEEDS,
-    TICK_NS,
-    MomentRequest,
-    ReplayedCopy,
-    ReplayMoment,
-    ReplayPlace,
-    Step,
-    Switches,
-    at_instant,
-    at_position,
-    event_tone,
-    events_shown,
-    further,
-    instant_near,
-    moment_of,
-    speed_text,
-    status_words,
-    stepped,
-    switch_rows,
-)
+from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, at_instant
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
@@ -113,7 +90,7 @@ class MomentParts(Vertical):
         bars.show_title(f"Leases, {span_text(found.wish.span_ns)}{follow}")
         strips = _filled(found.bags, logs)
         if self.content_size.height >= LOW:
-            strips.append([Cell(BAG_MARK_WORDS, Tone.DIM)])
+            strips.append([Cell(replaying.BAG_MARK_WORDS, Tone.DIM)])
         bags = self.query_one("#bag-lines", WordsLine)
         bags.say_lines(strips)
         bags.show_title("Bags")
@@ -168,8 +145,8 @@ class EventTable(PickTable):
     def line_of(self, index: int, room: int) -> list[Cell]:
         event = self._events[index]
         aside = self._follow is not None and not about_domain(event, self._follow)
-        tone = Tone.DIM if aside or index > self.cursor else event_tone(event)
-        mark = EVENT_MARKS.get(event_tone(event), "  ")
+        tone = Tone.DIM if aside or index > self.cursor else replaying.event_tone(event)
+        mark = replaying.EVENT_MARKS.get(replaying.event_tone(event), "  ")
         return cut((Cell(f"{clock_text(event.instant_ns, 6)} {mark}", Tone.DIM), Cell(event_words(event), tone)), room)
 
     @property
@@ -188,7 +165,7 @@ class EventTable(PickTable):
             return None
         if not event.where.path:
             return None if self.domain is None else DomainSubject(printable(self.domain))
-        return PlaceSubject(event.where.path, event.where.offset, event.where.length)
+        return PlaceSubject.of(event.where)
 
 
 SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))
@@ -200,8 +177,8 @@ class SwitchTable(PickTable):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "screen.apply", "Read it so")]
 
 
-class WhatIfScreen(ModalScreen[Switches | None]):
-    """Returns the switches; None: nothing is to change."""
+class WhatIfScreen(ModalScreen[WhatIf | None]):
+    """Returns what is taken to have been otherwise; None: nothing is to change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "turn(-1)", "Less"),
@@ -211,9 +188,9 @@ class WhatIfScreen(ModalScreen[Switches | None]):
     ]
     AUTO_FOCUS = "#switches"
 
-    def __init__(self, switches: Switches, nodes: Sequence[str]) -> None:
+    def __init__(self, lens: WhatIf, nodes: Sequence[str]) -> None:
         super().__init__()
-        self._switches = switches
+        self._lens = lens
         self._clocks = list(nodes)
 
     def compose(self) -> ComposeResult:
@@ -226,34 +203,34 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self._fill()
 
     def _fill(self) -> None:
-        rows = switch_rows(self._switches, self._clocks)
+        rows = replaying.switch_rows(self._lens, self._clocks)
         self.query_one(PickTable).show_picks(len(rows), rows.__getitem__, "", lambda place: place)
 
     def action_turn(self, steps: int) -> None:
-        self._switches = self._switches.turned(self._clocks, self.query_one(PickTable).cursor, steps)
+        self._lens = replaying.turned(self._lens, self._clocks, self.query_one(PickTable).cursor, steps)
         self._fill()
 
     def action_clear(self) -> None:
-        self._switches = Switches()
+        self._lens = WhatIf()
         self._fill()
 
     def action_apply(self) -> None:
-        self.dismiss(self._switches)
+        self.dismiss(self._lens)
 
 
 TICK: Final = 0.1
 """Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
 WAITED: Final = 0.05
 """Seconds for which bars are waited for: mostly they are there by then, and all is drawn at once."""
-SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
-"""Which of replaying.SPANS the bars show."""
+SPAN_AT_FIRST, SPAN_AT_FINDING = SPANS[4], SPANS[2]
+"""How much the bars show."""
 PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
 
 
 class ReplayScreen(EvidenceScreen):
     NAME = "replay"
     READS_STATE = False
-    LEGENDS = REPLAY_LEGENDS
+    LEGENDS = replaying.REPLAY_LEGENDS
     AUTO_FOCUS = "#events"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "Play", key_display="space"),
@@ -361,9 +338,9 @@ class ReplayScreen(EvidenceScreen):
             line.say("the copy tells of no event")
             return
         findings = line.show(timeline, self.place.instant_ns)
-        mark = f"▶ {speed_text(self.speed)}" if self.playing else f"‖ {speed_text(self.speed)}"
         here = f"  ◈ {findings} here" if findings else ""
-        self.query_one("#where", WordsLine).say(f"{mark}   {status_words(timeline, self.place)}{here}")
+        mark = f"{'▶' if self.playing else '‖'} {self.speed:g}×"
+        self.query_one("#where", WordsLine).say(f"{mark}   {replaying.status_words(timeline, self.place)}{here}")
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
         lens = self.query_one("#lens", WordsLine)
         lens.display = bool(reading.words)
@@ -387,7 +364,7 @@ class ReplayScreen(EvidenceScreen):
 
     def _wish(self) -> MomentRequest:
         width, rows, deliveries = self.query_one(MomentParts).room(self._logs)
-        return MomentRequest(self.place, SPANS[self._span], width, rows, self.follow, deliveries)
+        return MomentRequest(self.place, self._span, width, rows, self.follow, deliveries)
 
     def _ask(self) -> None:
         reading, wish = self._reading, self._wish()
@@ -395,7 +372,7 @@ class ReplayScreen(EvidenceScreen):
             return
         timeline, leases, copy = reading.timeline, reading.leases, reading.archive.copy
         self._busy = True
-        asked = partial(moment_of, timeline, leases, copy, wish)
+        asked = partial(replaying.moment_of, timeline, leases, copy, wish)
         self.top.work(asked, lambda found: self._take(timeline, found), WAITED)
 
     def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
@@ -408,7 +385,6 @@ class ReplayScreen(EvidenceScreen):
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was asked for is drawn."""
         return not self._busy and self._moment is not None and self._moment.wish == self._wish()
 
     # Keys.
@@ -429,7 +405,7 @@ class ReplayScreen(EvidenceScreen):
         timeline = self.timeline
         if timeline is None:
             return
-        self.place = at_instant(timeline, self.place.instant_ns + int(TICK_NS * self.speed))
+        self.place = at_instant(timeline, self.place.instant_ns + int(replaying.TICK_NS * self.speed))
         self.playing = self.place.instant_ns < timeline.end_ns
         self._paint()
 
@@ -445,19 +421,19 @@ class ReplayScreen(EvidenceScreen):
     def action_step(self, step: str, back: bool) -> None:  # noqa: FBT001 - as bindings call it
         if self.timeline is not None:
             self.playing = False
-            self._go(stepped(self.timeline, self.place, Step(step), back=back, follow=self.follow))
+            self._go(replaying.stepped(self.timeline, self.place, replaying.Step(step), back=back, follow=self.follow))
 
     def action_move(self, steps: int) -> None:
         if self.timeline is not None:
             self.playing = False
-            self._go(at_instant(self.timeline, self.place.instant_ns + steps * SPANS[self._span] // 20))
+            self._go(at_instant(self.timeline, self.place.instant_ns + steps * self._span // 20))
 
     def action_faster(self, steps: int) -> None:
-        self.speed = further(SPEEDS, self.speed, steps)
+        self.speed = replaying.further(replaying.SPEEDS, self.speed, steps)
         self._paint()
 
     def action_widen(self, steps: int) -> None:
-        self._span = max(0, min(self._span + steps, len(SPANS) - 1))
+        self._span = replaying.further(SPANS, self._span, steps)
         self._paint()
 
     def action_follow(self) -> None:
@@ -475,7 +451,7 @@ class ReplayScreen(EvidenceScreen):
         if timeline is None or not timeline.events or self.playing:
             return
         if position != self.place.position and self.query_one(EventTable).has_focus:
-            self._go(at_position(timeline, position))
+            self._go(replaying.at_position(timeline, position))
 
     def subject(self) -> Subject | None:
         return self.query_one(EventTable).subject
@@ -488,22 +464,23 @@ class ReplayScreen(EvidenceScreen):
             self.notify(f"what if reads the copy again: {NAME_THE_COPY}")
         elif reading is not None:
             nodes = sorted(reading.archive.timeline.state_at().clocks)
-            self.app.push_screen(WhatIfScreen(reading.switches, nodes), self._read_so)
+            self.app.push_screen(WhatIfScreen(reading.lens, nodes), self._read_so)
 
-    def _read_so(self, switches: Switches | None) -> None:
+    def _read_so(self, lens: WhatIf | None) -> None:
         reading = self._reading
-        if switches is None or reading is None:
+        if lens is None or reading is None:
             return
-        lens = reading.turn(switches)
-        if lens is None:
+        reading.turn(lens)
+        if not lens.any:
             self._show_reading(reading)
             return
         self._paint()
-        self.top.work(lambda: reading.archive.changed(lens), lambda found: self._otherwise(reading, lens, found))
 
-    def _otherwise(self, reading: ReplayedCopy, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> None:
-        if reading is self._reading and reading.take(lens, found) and self._whole:
-            self._show_reading(reading)
+        def take(found: tuple[Timeline, Changes] | TenureError) -> None:
+            if reading is self._reading and reading.take(lens, found) and self._whole:
+                self._show_reading(reading)
+
+        self.top.work(lambda: reading.archive.changed(lens), take)
 
     def _show_reading(self, reading: ReplayedCopy) -> None:
         self._moment = None
@@ -520,7 +497,7 @@ class ReplayScreen(EvidenceScreen):
         """Go to the instant. What is none is refused by name, and stays to be mended."""
         text = event.value.strip()
         try:
-            instant = instant_near(text, self.place.instant_ns) if text else None
+            instant = replaying.instant_near(text, self.place.instant_ns) if text else None
         except TenureError as problem:
             self.notify(problem.message, severity="warning", markup=False)
             return
@@ -546,4 +523,6 @@ class ReplayScreen(EvidenceScreen):
         self.set_focus(self.query_one(EventTable))
 
     def exported(self) -> ExportSheet:
-        return ExportSheet("events", [] if self.timeline is None else events_shown(self.timeline, self._wish()))
+        return ExportSheet(
+            "events", [] if self.timeline is None else replaying.events_shown(self.timeline, self._wish())
+        )

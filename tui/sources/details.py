@@ -7,10 +7,11 @@ waits for as long as it does, so it is asked off the screen's thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, overload
 
+from appliance.formats.closed import open_lock
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
-from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
 from appliance.formats.shardmap import chain_of, shard_text
 from appliance.formats.witness import Ended, Witness, open_block
@@ -20,26 +21,10 @@ from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import MS, span_text
 
+from ..model import state as model
 from ..model.clocks import agreement, agreement_words
-from ..model.state import (
-    BagSubject,
-    Cell,
-    ClockSubject,
-    ClusterState,
-    DetailLine,
-    DomainSubject,
-    HolderSubject,
-    LeaseRow,
-    LeaseSubject,
-    NamedSubject,
-    NodeSubject,
-    PlaceSubject,
-    Reach,
-    Subject,
-    Tone,
-    ViewKind,
-)
-from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
+from ..model.state import Cell, ClusterState, DetailLine, HolderSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
+from ..model.words import condition, lease_words, moment, shard_cells, short_span
 
 if TYPE_CHECKING:
     from .mount import MountAnswer  # who looks at a copy does not load what a mount is read with
@@ -47,7 +32,7 @@ if TYPE_CHECKING:
 LABEL: Final = 12
 
 
-def fact(label: str, text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
+def fact(label: str, text: str, subject: model.Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
     return DetailLine((Cell(f"{label:{LABEL}} ", Tone.DIM), Cell(text, tone)), subject)
 
 
@@ -55,7 +40,7 @@ def heading(text: str) -> DetailLine:
     return DetailLine((Cell(text, Tone.STRONG),))
 
 
-def words(text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
+def words(text: str, subject: model.Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
     return DetailLine((Cell(f"  {text}", tone),), subject)
 
 
@@ -65,8 +50,8 @@ BLANK: Final = DetailLine((Cell(""),))
 LEASES_SHOWN: Final = 1_000
 
 
-def domain_rows(state: ClusterState, domain: DomainSubject) -> Iterator[DetailLine]:
-    rows = [row for row in state.leases if row.domain == domain.name]
+def domain_rows(state: ClusterState, domain: str) -> Iterator[DetailLine]:
+    rows = [row for row in state.leases if row.domain == domain]
     yield BLANK
     yield heading("Holds it now" if rows else "Nobody is known to hold it")
     for row in rows:
@@ -78,7 +63,7 @@ def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[Deta
     rows = [row for row in state.leases if (row.node, row.process) == (subject.node, subject.process)]
     yield fact("node", subject.node, NodeSubject(subject.node))
     yield fact("process", str(subject.process))
-    if state.view is not ViewKind.RECORD:
+    if state.view is not model.ViewKind.RECORD:
         present = {row.holder_present for row in rows}
         there = "it runs" if True in present else "it is gone" if False in present else "cannot be told from here"
         yield fact("runs?", there)
@@ -87,17 +72,17 @@ def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[Deta
 
 def held_on(state: ClusterState, node: str) -> Iterator[DetailLine]:
     rows = [row for row in state.leases if row.node == node]
-    known = state.view is ViewKind.RECORD or all(s.freshness.reach is Reach.ANSWERS for s in state.shards)
+    known = state.view is model.ViewKind.RECORD or all(s.freshness.reach is model.Reach.ANSWERS for s in state.shards)
     yield from _rows(state, rows, f"Holds {counted(len(rows), 'lease')}" + ("" if known else ", as far as is known"))
 
 
-def _rows(state: ClusterState, rows: Sequence[LeaseRow], title: str) -> Iterator[DetailLine]:
+def _rows(state: ClusterState, rows: Sequence[model.LeaseRow], title: str) -> Iterator[DetailLine]:
     yield BLANK
     yield heading(title)
     yield from (_row(state, row) for row in rows[:LEASES_SHOWN])
 
 
-def _row(state: ClusterState, row: LeaseRow) -> DetailLine:
+def _row(state: ClusterState, row: model.LeaseRow) -> DetailLine:
     now, holder = state.clock.now, f"{row.node}/{row.process}"
     text = f"{row.domain:32} {row.mode:3} {holder:16} {condition(row, now)}  {lease_words(row, now)}".rstrip()
     return words(text, LeaseSubject(row.domain, row.correlation_id))
@@ -125,23 +110,19 @@ def place_details(tree: Tree, subject: PlaceSubject) -> Sequence[DetailLine]:
         return said
     if frame is None:
         return said
-    return FrameLines(frame, [fact("file", printable(path), PlaceSubject(path)), *_lock_beside(path), *said, BLANK])
+    file, bag = [fact("file", printable(path), PlaceSubject(path))], path.rpartition("/")[0]
+    if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
+        file.append(fact("lock file", f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock")))
+    return FrameLines(frame, [*file, *said, BLANK])
 
 
-def _leads_to(line: Said) -> Subject | None:
-    match line.what:
-        case "node":
-            return NodeSubject(line.name)
-        case "clock":
-            return ClockSubject(line.name)
-        case "domain":
-            return DomainSubject(printable(line.name))
-        case "lease":
-            return LeaseSubject(printable(line.name), line.lease)
-        case "file":
-            return PlaceSubject(line.name)
-        case _:
-            return None
+def _leads_to(line: Said) -> model.Subject | None:
+    if line.what == "lease":
+        return LeaseSubject(printable(line.name), line.lease)
+    if line.what == "file":
+        return PlaceSubject(line.name)
+    named = {"node": NodeSubject, "clock": model.ClockSubject, "domain": model.DomainSubject}.get(line.what)
+    return None if named is None else named(printable(line.name))
 
 
 def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
@@ -152,12 +133,6 @@ def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
         offset = piece.end
     if offset < len(data):
         yield words(f"{len(data) - offset} bytes that are no whole record: {piece}", tone=Tone.WARN)
-
-
-def _lock_beside(path: str) -> Iterator[DetailLine]:
-    bag = path.rpartition("/")[0]
-    if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
-        yield fact("lock file", f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock"))
 
 
 class FrameLines(Sequence[DetailLine]):
@@ -198,7 +173,7 @@ LEDGERS_READ: Final = 2
 CHAIN_SHOWN: Final = 500
 
 
-def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subject) -> Sequence[DetailLine]:
+def live_details(state: ClusterState, answer: MountAnswer | None, subject: model.Subject) -> Sequence[DetailLine]:
     """Return what is known. Touches the mount for bags, witnesses and bytes. Raises TryAgain: nothing has answered."""
     if answer is None:
         raise TryAgain("no-answer", "the mount has not answered yet", hint="see whether its file server answers")
@@ -206,7 +181,7 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subje
     match subject:
         case PlaceSubject():
             return place_details(tree, subject)
-        case DomainSubject():
+        case model.DomainSubject():
             return list(_domain(state, answer, tree, subject.name))
         case LeaseSubject():
             return list(_lease(state, answer, tree, subject))
@@ -214,11 +189,11 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subje
             return list(holder_details(state, subject))
         case NodeSubject():
             return list(_node(state, subject.name))
-        case ClockSubject():
+        case model.ClockSubject():
             return list(_clock(state, subject.name))
-        case BagSubject():
+        case model.BagSubject():
             return list(_bag(state, tree, subject))
-        case NamedSubject():  # a finding
+        case model.NamedSubject():  # a finding
             return [words("a live cluster is not audited: tenure audit judges a copy")]
 
 
@@ -227,7 +202,7 @@ def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -
     for shard in shards:
         node = answer.shard_map.owner_of(shard) or ""
         yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
-    yield from domain_rows(state, DomainSubject(domain))
+    yield from domain_rows(state, domain)
     yield BLANK
     yield heading("Witnesses in the newest ledger files, newest first")
     for shard in shards:
@@ -236,7 +211,7 @@ def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -
 
 def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseSubject) -> Iterator[DetailLine]:
     row = next((row for row in state.leases if row.correlation_id == subject.identifier), None)
-    yield fact("domain", subject.domain, DomainSubject(subject.domain))
+    yield fact("domain", subject.domain, model.DomainSubject(subject.domain))
     yield fact("lease", subject.identifier)
     if row is None:
         yield words("it is not out any more, as far as is known", tone=Tone.WARN)
@@ -264,23 +239,15 @@ def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str 
         return
     directory = ledger_path(*chain_of(shard), end.record.incarnation, 0).rpartition("/")[0]
     names = sorted((key, name) for name, _ in tree.names(directory) if (key := parse_ledger_name(name)) is not None)
-    shown = 0
-    for (run, _), name in reversed(names[-LEDGERS_READ:]):
-        del run
-        path = f"{directory}/{name}"
-        found = [
-            line
-            for piece in tree.pieces(path)
-            if isinstance(piece, Piece)
-            for line in _said(piece, path, domain, lease)
-        ]
-        for line in reversed(found):
-            yield line
-            shown += 1
-            if shown == CHAIN_SHOWN:
-                return
-    if not shown:
-        yield words("none", tone=Tone.DIM)
+    newest = (
+        line
+        for _, name in reversed(names[-LEDGERS_READ:])
+        for path in [f"{directory}/{name}"]
+        for piece in reversed([each for each in tree.pieces(path) if isinstance(each, Piece)])
+        for line in reversed([*_said(piece, path, domain, lease)])
+    )
+    found = [*islice(newest, CHAIN_SHOWN)]
+    yield from found or [words("none", tone=Tone.DIM)]
 
 
 def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[DetailLine]:
@@ -308,7 +275,7 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
 
 def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
     for shard in [shard for view in state.nodes if view.name == node for shard in view.shards]:
-        reach, said, age_ns = reach_cell(shard), shard_words(shard, state.clock.now), shard.freshness.age_ns
+        (reach, said), age_ns = shard_cells(shard, state.clock.now), shard.freshness.age_ns
         age = "" if age_ns is None else f", heard {span_text(age_ns // MS * MS)} ago"
         leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
         text = f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip()
@@ -320,7 +287,7 @@ def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
         yield fact("clock", "nothing that it signed was seen", tone=Tone.DIM)
     else:
         radius = "no bound" if clock.radius_ns is None else f"±{span_text(clock.radius_ns)}"
-        yield fact("clock", f"{radius}, {clock.status}", ClockSubject(node))
+        yield fact("clock", f"{radius}, {clock.status}", model.ClockSubject(node))
     yield from held_on(state, node)
 
 
@@ -336,8 +303,8 @@ def _clock(state: ClusterState, node: str) -> Iterator[DetailLine]:
     if clock.ahead is None:
         if clock.midpoint_ns is not None:
             yield fact("signed at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
-        said = {Reach.SILENT: "no answer", Reach.ANSWERS: "no bound"}.get(clock.reach, "not asked")
-        tone = Tone.DIM if clock.reach is Reach.NOT_ASKED else Tone.BAD
+        said = {model.Reach.SILENT: "no answer", model.Reach.ANSWERS: "no bound"}.get(clock.reach, "not asked")
+        tone = Tone.DIM if clock.reach is model.Reach.NOT_ASKED else Tone.BAD
         yield fact("now", f"{said}: {clock.problem or 'it says no more'}", tone=tone)
         return
     trip = "" if clock.trip_ns is None else f", {span_text(clock.trip_ns)} of them the round trip"
@@ -351,7 +318,7 @@ def _clock(state: ClusterState, node: str) -> Iterator[DetailLine]:
     yield fact("together", agreement_words(agreed), tone=Tone.BAD if outside or agreed.common is None else Tone.PLAIN)
 
 
-def _bag(state: ClusterState, tree: Tree, subject: BagSubject) -> Iterator[DetailLine]:
+def _bag(state: ClusterState, tree: Tree, subject: model.BagSubject) -> Iterator[DetailLine]:
     log = next((each for each in state.logs if each.name == subject.log), None)
     cell = next((each for each in log.bags if each.start_ns == subject.start_ns), None) if log else None
     if log is None or cell is None:

@@ -34,25 +34,10 @@ from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import MS, SECOND, Instant, TimeInterval
 
 from ..feed import AskedQuestion
-from ..model.state import (
-    NOT_ASKED,
-    ClockView,
-    ClusterState,
-    DetailLine,
-    Freshness,
-    LeaseOrigin,
-    LeaseRow,
-    LeaseRows,
-    NodeClock,
-    NodeView,
-    Reach,
-    ShardView,
-    Subject,
-    TimeSources,
-    ViewKind,
-)
+from ..model import state as model
+from ..model.state import NOT_ASKED, ClockView, ClusterState, LeaseOrigin, LeaseRow, NodeClock, Reach, TimeSources
 from .details import live_details
-from .mount import LedgerLease, MountAnswer, MountLocation, OpenMount
+from .mount import MountAnswer, MountLocation, OpenMount
 
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS
@@ -94,7 +79,6 @@ class LiveSource:
         self._clocks = NodeClocks(machine)
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
-        """Return the mount, the sources of time; all that the mount has told of so far."""
         machines = [each for each in (self._own, self._nodes) if each is not None]
         return [self.mount, self.times, *machines, *self._shards.values(), *self._clocks.questions()]
 
@@ -126,24 +110,16 @@ class LiveSource:
                 self._others = others
             for shard, end in answer.chains.items():
                 cluster.routes.expect(shard, end.record.node)
-            self._ask_shards(answer)
-            self._ask_clocks(answer, cluster, self._open)
+            asked: dict[int, AskedQuestion[ShardAnswer]] = {}
+            for shard in answer.shard_map.shards:
+                name, ask = f"shard {shard_text(shard)}", partial(self._ask_shard, cluster, shard)
+                asked[shard] = self._shards.get(shard) or AskedQuestion(name, SHARD_PERIOD_NS, self._machine, ask)
+            self._shards = asked  # nobody is asked about those that are of the map no more
+            for node in sorted(set(answer.shard_map.owners)):
+                self._clocks.question(node, cluster, partial(self._shard_at, node))
+            if answer.own_node:
+                self._clocks.own(answer.own_node, self._open.time.look)
         return answer
-
-    def _ask_shards(self, answer: MountAnswer) -> None:
-        """Have every shard of the map asked, and nobody about those that are of it no more."""
-        asked: dict[int, AskedQuestion[ShardAnswer]] = {}
-        for shard in answer.shard_map.shards:
-            name, ask = f"shard {shard_text(shard)}", partial(self._ask_shard, shard)
-            asked[shard] = self._shards.get(shard) or AskedQuestion(name, SHARD_PERIOD_NS, self._machine, ask)
-        self._shards = asked
-
-    def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
-        """Have the clock of each node asked that runs shards, and this machine's own."""
-        for node in sorted(set(answer.shard_map.owners)):
-            self._clocks.question(node, cluster, partial(self._shard_at, node))
-        if answer.own_node:
-            self._clocks.own(answer.own_node, opened.time.look)
 
     def _shard_at(self, node: str) -> tuple[int, bytes] | None:
         """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
@@ -154,11 +130,8 @@ class LiveSource:
         owned = [(shard, bytes(8)) for shard in shards.shards if shards.owner_of(shard) == node]
         return next(iter(running or owned), None)
 
-    def _ask_shard(self, shard: int) -> ShardAnswer:
-        assert self._open is not None
-        assert self._open.cluster is not None
+    def _ask_shard(self, cluster: Cluster, shard: int) -> ShardAnswer:
         asked_ns = self._machine.realtime_ns()
-        cluster = self._open.cluster
         numbers, leases = cluster.inspect(shard)
         if not numbers.ceiling_ns:
             raise ShardUnavailable("starting", f"shard {shard_text(shard)} is starting: it may not grant yet")
@@ -196,6 +169,11 @@ class LiveSource:
         asked = self._shards
         shards = [self._shard_view(answer, shard, asked.get(shard)) for shard in answer.shard_map.shards]
         said = [asked[view.shard].answer if view.shard in asked else None for view in shards]
+        reached = (self._nodes and self._nodes.answer) or {}
+        signed = _signed(answer)
+        clocks = self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, clock.now)
+        if answer.offline:
+            clocks = (signed_clock(node, token, clock.now) for node, token in sorted(signed.items()))
         return ClusterState(
             str(answer.root),
             clock,
@@ -204,21 +182,21 @@ class LiveSource:
             answer.offline,
             answer.policy.radius_ns_max,
             tuple(
-                NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
+                model.NodeView(
+                    name,
+                    name == answer.own_node,
+                    tuple(shard for shard in shards if shard.node == name),
+                    reached[name] is not None if name in reached else None,
+                )
                 for name in sorted({*answer.nodes, *(each.node for each in shards)})
             ),
             self._rows.rows(answer, list(zip(shards, said, strict=True)), clock.now),
             answer.logs,
-            tuple(self._told_clocks(answer, clock.now)),
-            self._times(),
-            ViewKind.OFFLINE if answer.offline else ViewKind.LIVE,
+            tuple(clocks),
+            replace(self.times.answer or TimeSources(NOT_ASKED), freshness=self.times.freshness()),
+            model.ViewKind.OFFLINE if answer.offline else model.ViewKind.LIVE,
             tuple(self._checks(answer)),
         )
-
-    def _answers(self, node: str) -> bool | None:
-        """Whether a node was reached when all were last asked. None: it has no address, or nobody was asked yet."""
-        known = self._nodes.answer if self._nodes is not None else None
-        return None if known is None or node not in known else known[node] is not None
 
     def _checks(self, answer: MountAnswer) -> Iterator[HealthCheck]:
         """Yield what was judged where it was asked: each of these questions ends within seconds, whoever hangs."""
@@ -227,7 +205,7 @@ class LiveSource:
             yield from self._own.answer or [unknown("daemon", "no answer yet", "wait a moment")]
             yield from self._others.checks()
 
-    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
+    def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[model.DetailLine]:
         """Return what is known of a subject now. Reads the mount where bytes are asked for."""
         del instant
         return live_details(self.state_at(), self.mount.answer, subject)
@@ -247,22 +225,12 @@ class LiveSource:
         now = TimeInterval.around(self._machine.realtime_ns(), 0)
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
 
-    def _told_clocks(self, answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
-        signed = _signed(answer)
-        if answer.offline:
-            return (signed_clock(node, token, now) for node, token in sorted(signed.items()))
-        return self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, now)
-
-    def _times(self) -> TimeSources:
-        return replace(self.times.answer or TimeSources(NOT_ASKED), freshness=self.times.freshness())
-
     @staticmethod
-    def _shard_view(answer: MountAnswer, shard: int, question: AskedQuestion[ShardAnswer] | None) -> ShardView:
+    def _shard_view(answer: MountAnswer, shard: int, question: AskedQuestion[ShardAnswer] | None) -> model.ShardView:
         chain, shards = answer.chains.get(shard), answer.shard_map
-        freshness = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
-        if question is not None:
-            freshness = question.freshness()
-        view = ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
+        unheard = NOT_ASKED if answer.offline else model.Freshness(Reach.WAITING)
+        freshness = unheard if question is None else question.freshness()
+        view = model.ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
             record = chain.record
@@ -321,7 +289,7 @@ def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
     return newest
 
 
-type SaidShards = Sequence[tuple[ShardView, ShardAnswer | None]]
+type SaidShards = Sequence[tuple[model.ShardView, ShardAnswer | None]]
 """Each shard of the map, with the newest answer of it."""
 
 
@@ -329,38 +297,35 @@ class LiveRows:
     """Makes rows, and keeps the newest. One thread."""
 
     def __init__(self, present: Callable[[int], bool] | None = None) -> None:
-        """Know nothing yet. ``present`` says whether a process runs on this machine."""
         self._present = present or process_is_present
         self._boot = boot_id()
         self._processes: dict[int, bool] = {}
         self._made_from: list[object] = []
-        self._rows = LeaseRows()
+        self._rows = model.LeaseRows()
         self._fading = False
         """Whether there are rows that end with time alone, whatever anybody says."""
 
-    def rows(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> LeaseRows:
+    def rows(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> model.LeaseRows:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
         made_from = self._told(answer, shards, now)
         if made_from != self._made_from:
             self._processes = {}
             found = sorted(self._leases(answer, shards, now), key=lambda row: (row.domain, -row.fence))
-            self._rows = LeaseRows(found)
+            self._rows = model.LeaseRows(found)
             self._fading = any(row.origin in (LeaseOrigin.LEDGER, LeaseOrigin.EARLIER_RUN) for row in found)
             made_from = self._told(answer, shards, now)
         self._made_from = made_from  # the newest of equal values: what is the very same is compared at once
         return self._rows
 
     def _told(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> list[object]:
-        """Return all that rows are made from."""
-        told: list[object] = [answer.ledgers, answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
+        told: list[object] = [answer.ledgers, answer.after_expiry_ns]
         told += [each and (each.leases, each if each.earlier else None) for _, each in shards]
         told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard, _ in shards]
         return [*told, list(self._processes.items()), now.earliest // SECOND if self._fading else None]
 
     def _leases(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> Iterator[LeaseRow]:
         known: set[str] = set()
-        after_expiry = answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
         for view, said in shards:
             if said is None:
                 continue
@@ -369,10 +334,10 @@ class LiveRows:
             for each in said.leases:
                 known.add(each.domain)
                 # Without its shard a domain waits for the shard's ceiling, which lies behind every expiry.
-                resumes = each.expiry_ns + after_expiry if answers else view.resumes_ns or each.expiry_ns + after_expiry
+                resumes = (not answers and view.resumes_ns) or each.expiry_ns + answer.after_expiry_ns
                 as_of = None if answers else said.asked_ns
                 yield self._row(each, view.shard, origin, resumes, answer, as_of)
-            if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
+            if answers and view.resumes_ns is not None and view.waits(now):
                 for each in said.earlier:
                     known.add(each.domain)
                     if answer.ledgers.fences.get(each.domain, 0) > each.fence:
@@ -383,21 +348,14 @@ class LiveRows:
             shard = views.get(ledger.shard)
             if shard is None or ledger.witness.domain in known:
                 continue
-            row = self._from_ledger(ledger, shard, answer)
-            if row is not None and not (shard.freshness.reach is Reach.ANSWERS and now.surely_past(row.resumes_ns)):
-                yield row
-
-    def _from_ledger(self, ledger: LedgerLease, shard: ShardView, answer: MountAnswer) -> LeaseRow | None:
-        """Return what a ledger last said, unless the shard that wrote it answers and knows better."""
-        origin = LeaseOrigin.LEDGER
-        resumes = ledger.witness.expiry_ns + answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
-        if shard.incarnation != ledger.incarnation.hex():
-            if shard.resumes_ns is None:
-                return None
-            origin, resumes = LeaseOrigin.EARLIER_RUN, shard.resumes_ns
-        elif shard.freshness.reach is Reach.ANSWERS:
-            return None
-        return self._row(ledger.witness, shard.shard, origin, resumes, answer, ledger.signed_ns)
+            answers = shard.freshness.reach is Reach.ANSWERS
+            if shard.incarnation == ledger.incarnation.hex():
+                origin = LeaseOrigin.LEDGER
+                until = None if answers else ledger.witness.expiry_ns + answer.after_expiry_ns  # else it knows better
+            else:
+                origin, until = LeaseOrigin.EARLIER_RUN, shard.resumes_ns
+            if until is not None and not (answers and now.surely_past(until)):
+                yield self._row(ledger.witness, shard.shard, origin, until, answer, ledger.signed_ns)
 
     def _row(
         self,

@@ -12,16 +12,15 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
-from appliance.admin.founding import read_marker
+from appliance.admin.membership import read_marker
 from appliance.bag.horizon import Horizon
-from appliance.bag.logs import list_logs, open_log, racks_there
+from appliance.bag.logs import ClosingState, list_logs, open_log, racks_there, view_rack
 from appliance.bag.ports import BagContext, Storage
 from appliance.bag.roots import cluster_storage_at
-from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.directory import room_of
@@ -42,7 +41,7 @@ from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import MachineClock
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import NoKey, Verifier
-from timeagent.units import DAY, Instant
+from timeagent.units import DAY, Instant, Span
 
 from ..model.state import BagCell, LogView, newest_bags
 
@@ -107,36 +106,22 @@ class LedgerBook:
                 case Witness():
                     self._grant(LedgerLease(entry, shard, head.incarnation, signed_ns))
                 case Ended():
-                    self._end(entry)
-                case Stopped():
-                    self._stop(head.incarnation)
+                    known = self._domains.get(entry.domain)
+                    if known is not None and known.witness.correlation_id == entry.ending.correlation_id:
+                        self._domains[entry.domain] = replace(known, ended=entry.ending.outcome)
+                case Stopped():  # in order: then it waited until nothing was out
+                    for domain in [d for d, known in self._domains.items() if known.incarnation == head.incarnation]:
+                        del self._domains[domain]
                 case _:
                     pass
 
     def _grant(self, new: LedgerLease) -> None:
-        domain = new.witness.domain
-        known = self._domains.get(domain)
-        if known is not None and (known.witness.fence, known.witness.expiry_ns) > (
-            new.witness.fence,
-            new.witness.expiry_ns,
-        ):
+        witness, known = new.witness, self._domains.get(new.witness.domain)
+        if known is not None and (known.witness.fence, known.witness.expiry_ns) > (witness.fence, witness.expiry_ns):
             return
-        _put(self._domains, domain, new)
-        outcome = new.witness.last_ended.outcome if new.witness.last_ended else None
-        if outcome is not None:
-            _put(self._previous, new.witness.correlation_id, outcome)
-
-    def _end(self, entry: Ended) -> None:
-        known = self._domains.get(entry.domain)
-        if known is not None and known.witness.correlation_id == entry.ending.correlation_id:
-            self._domains[entry.domain] = LedgerLease(
-                known.witness, known.shard, known.incarnation, known.signed_ns, entry.ending.outcome
-            )
-
-    def _stop(self, incarnation: bytes) -> None:
-        """Forget what an orderly stopped run had out: it waited until nothing was."""
-        for domain in [d for d, known in self._domains.items() if known.incarnation == incarnation]:
-            del self._domains[domain]
+        _put(self._domains, witness.domain, new)
+        if witness.last_ended is not None:
+            _put(self._previous, witness.correlation_id, witness.last_ended.outcome)
 
 
 def _put[K, V](kept: OrderedDict[K, V], key: K, value: V) -> None:
@@ -253,8 +238,6 @@ class MountLocation:
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """The newest record of a ceiling chain, and the ledger of its run."""
-
     record: CeilingRecord
     ledger_bytes: int | None
 
@@ -273,6 +256,11 @@ class MountAnswer:
     logs: tuple[LogView, ...]
     checks: tuple[HealthCheck, ...]
     """Of this node's keys, and of what room is left; none of a copy."""
+
+    @property
+    def after_expiry_ns(self) -> Span:
+        """How long after its expiry a lease that is not given back may hold up the next holder, at worst."""
+        return self.policy.takeover_ns() - self.policy.lease_term_max_ns
 
 
 class OpenMount:
@@ -420,7 +408,10 @@ class OpenMount:
                 grid = Grid(birth)
                 self._horizons[name] = (grid, Horizon(self._context, grid))
             grid, horizon = self._horizons[name]
-            return LogView(name, self._bags(grid), _reached(horizon), span_ns=grid.birth.span_ns)
+            bags, reached_ns = self._bags(grid), horizon.reached
+            with contextlib.suppress(TenureError):  # somebody is sealing: what was reached before stays true
+                reached_ns = horizon.refresh()
+            return LogView(name, bags, reached_ns, span_ns=grid.birth.span_ns)
         except TenureError as problem:
             return LogView(name, (), None, problem.message)
 
@@ -435,10 +426,3 @@ class OpenMount:
             if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
                 break
         return newest_bags(found, grid.birth.span_ns, grid.birth.grace_ns, BAGS_SHOWN)
-
-
-def _reached(horizon: Horizon) -> Instant:
-    try:
-        return horizon.refresh()
-    except TenureError:
-        return horizon.reached  # somebody is sealing: what was reached before stays true

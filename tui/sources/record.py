@@ -9,23 +9,23 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from msgspec.structs import replace
 
-from appliance.bag.survey import ClosingState
+from appliance.bag.logs import ClosingState
 from appliance.formats.chains import CeilingKind
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
 from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
-from auditor.explain.archive import Archive
+from auditor.explain.archive import Archive, make_index
 from auditor.explain.context import LeaseTrace, leases_until
-from auditor.rules.finding import Evidence, Finding, Verdict
+from auditor.rules.finding import Verdict
 from auditor.timeline.events import FrameWritten, event_words
-from auditor.timeline.making import make_index
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
@@ -34,35 +34,8 @@ from timeagent.errors import Environment, TenureError
 from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
-from ..model.state import (
-    NOT_ASKED,
-    BagCell,
-    BagSubject,
-    Cell,
-    ClockSubject,
-    ClockView,
-    ClusterState,
-    DetailLine,
-    DomainSubject,
-    Freshness,
-    HolderSubject,
-    LeaseOrigin,
-    LeaseRow,
-    LeaseRows,
-    LeaseSubject,
-    LogView,
-    NamedSubject,
-    NodeClock,
-    NodeSubject,
-    NodeView,
-    PlaceSubject,
-    Reach,
-    ShardView,
-    Subject,
-    Tone,
-    ViewKind,
-    newest_bags,
-)
+from ..model import state as model
+from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
 from ..model.words import fence_text, moment
 from .details import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, place_details, words
 
@@ -136,11 +109,13 @@ class RecordSource:
         record = self.record
         if record is None:
             now = TimeInterval.around(self._machine.realtime_ns(), 0)
-            clock = ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy")
+            clock = model.ClockView(
+                now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy"
+            )
             error = self.reading.error
-            reading = Freshness(Reach.WAITING, problem=self._words)  # however long it takes
-            mount = reading if error is None else Freshness(Reach.SILENT, None, 0, error.message)
-            return ClusterState(self._path, clock, mount, view=ViewKind.RECORD)
+            reading = model.Freshness(model.Reach.WAITING, problem=self._words)  # however long it takes
+            mount = reading if error is None else model.Freshness(model.Reach.SILENT, None, 0, error.message)
+            return ClusterState(self._path, clock, mount, view=model.ViewKind.RECORD)
         timeline = record.timeline
         at = timeline.end_ns if instant is None else max(timeline.start_ns, min(instant, timeline.end_ns))
         with self._lock:
@@ -149,8 +124,7 @@ class RecordSource:
                 self._last = at, _state(record, self._policy, self._path, at)
             return self._last[1]
 
-    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
-        """Return what the copy tells of a subject, as of an instant. Reads the copy."""
+    def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
         record = self.record
         if record is None:
             raise self.reading.error or TenureError("not-read", "the copy is still being read")
@@ -167,26 +141,26 @@ def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterSt
     nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
     return ClusterState(
         path,
-        ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
-        Freshness(Reach.ANSWERS, 0),
+        model.ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
+        model.Freshness(model.Reach.ANSWERS, 0),
         record.audit.cluster_id.hex(),
         "a copy",
         policy.radius_ns_max,
-        tuple(NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
-        LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
+        tuple(model.NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
+        model.LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
         tuple(_log(state, each) for _, each in sorted(state.logs.items())),
         clocks,
-        view=ViewKind.RECORD,
+        view=model.ViewKind.RECORD,
         findings=state.findings if at < record.timeline.end_ns else record.audit.findings,
         first_ns=record.timeline.start_ns,
         last_ns=record.timeline.end_ns,
     )
 
 
-def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
+def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> model.LeaseRow:
     witness, expiry, where = lease.witness, state.expiry(lease), lease.told.where
     previous = domain.previous.ending if domain.previous is not None else None
-    return LeaseRow(
+    return model.LeaseRow(
         printable(witness.domain),
         witness.mode,
         witness.phase,
@@ -197,7 +171,7 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         witness.fence,
         expiry,
         shard_number(*lease.told.shard),
-        LeaseOrigin.EARLIER_RUN if lease.run_over else LeaseOrigin.RECORD,
+        model.LeaseOrigin.EARLIER_RUN if lease.run_over else model.LeaseOrigin.RECORD,
         max(expiry, domain.settle_to_ns) + after,
         as_of_ns=lease.told.instant_ns,
         previous=previous.outcome if previous is not None else None,
@@ -208,20 +182,20 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
         session=None if witness.session_id is None else witness.session_id.hex(),
-        where=PlaceSubject(where.path, where.offset, where.length),
+        where=PlaceSubject.of(where),
     )
 
 
-def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
+def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[model.ShardView]:
     """Return the shards whose chains go on. ``domains``: those with leases."""
     counts = Counter(lease.told.shard for domain in domains for lease in domain.leases)
     for name, each in sorted(state.shards.items()):
         record = each.record
         if record.kind is not CeilingKind.TERMINAL:
-            yield ShardView(
+            yield model.ShardView(
                 shard_number(*name),
                 record.node,
-                NOT_ASKED,
+                model.NOT_ASKED,
                 record.incarnation.hex(),
                 leases=counts[name],
                 ceiling_ns=record.ceiling_ns,
@@ -231,11 +205,15 @@ def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardVie
             )
 
 
-def _clocks(state: StateAt) -> Iterator[NodeClock]:
-    remarks = _remarks(state.findings)
+def _clocks(state: StateAt) -> Iterator[model.NodeClock]:
+    remarks = {  # what violations say about the time of the node that their subject names
+        each.subject.split()[-1]: each.title
+        for each in state.findings
+        if each.verdict is Verdict.VIOLATION and each.code.startswith("TIME")
+    }
     for name, each in sorted(state.clocks.items()):
         reading = each.reading
-        yield NodeClock(
+        yield model.NodeClock(
             name,
             reading.midpoint_ns,
             reading.radius_ns,
@@ -248,28 +226,23 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
         )
 
 
-def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
-    """Return what violations say about the time of the node that their subject names."""
-    return {
-        each.subject.split()[-1]: each.title
-        for each in findings
-        if each.verdict is Verdict.VIOLATION and each.code.startswith("TIME")
+def _log(state: StateAt, log: LogState) -> model.LogView:
+    found = {
+        bag.start_ns: model.BagCell(
+            bag.start_ns,
+            bag.due_ns,
+            _BAG_STATES[state.bag_phase(bag)],
+            bag.written,
+            bag.closed.path if bag.closed else "",
+            damage_words(bag),
+        )
+        for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)
     }
-
-
-def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: _cell(state, bag) for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)}
-    cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
-    return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
-
-
-def _cell(state: StateAt, bag: BagState) -> BagCell:
-    path = bag.closed.path if bag.closed else ""
-    return BagCell(bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, path, damage_words(bag))
+    cells = model.newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
+    return model.LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 
 
 def damage_words(bag: BagState) -> str:
-    """Say what is wrong with a bag; empty where nothing is."""
     closed, parts = bag.closed, []
     if closed is None:
         return ""
@@ -285,7 +258,7 @@ def damage_words(bag: BagState) -> str:
 READINGS_SHOWN: Final = 500
 
 
-def record_details(record: Archive, shown: ClusterState, subject: Subject, at: Instant) -> Sequence[DetailLine]:
+def record_details(record: Archive, shown: ClusterState, subject: model.Subject, at: Instant) -> Sequence[DetailLine]:
     """Return what is known at an instant, which ``shown`` is of.
 
     Reads the tree where bytes are asked for; goes over all events of what it is about.
@@ -293,24 +266,20 @@ def record_details(record: Archive, shown: ClusterState, subject: Subject, at: I
     match subject:
         case PlaceSubject():
             return place_details(record.tree, subject)
-        case HolderSubject():
+        case model.HolderSubject():
             return list(holder_details(shown, subject))
         case DomainSubject():
             return list(_domain(record, shown, subject, at))
         case NodeSubject():
-            return [*_node(record, subject, at), *held_on(shown, subject.name)]
+            return list(_node(record, shown, subject.name, at))
         case LeaseSubject():
             return list(_lease(record, subject, at))
-        case ClockSubject():
-            return list(_clock(record, subject, at))
-        case BagSubject():
+        case model.ClockSubject():
+            return list(_clock(record, subject.name, at))
+        case model.BagSubject():
             return list(_bag(record, subject, at))
-        case NamedSubject():
-            return list(_finding(record, subject))
-
-
-def place_of(where: Evidence) -> PlaceSubject:
-    return PlaceSubject(where.path, where.offset, where.length)
+        case model.NamedSubject():
+            return list(_finding(record, subject.name))
 
 
 # -- domains and leases ------------------------------------------------------------------------------------------------
@@ -337,11 +306,13 @@ def _domain(record: Archive, shown: ClusterState, subject: DomainSubject, at: In
     if known is None:
         yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
         return
-    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {_node_of(state, known.shard)}")
+    runs = state.shards.get(known.shard)
+    node = "a node that is not known" if runs is None else runs.record.node
+    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {node}")
     yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
     yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
     yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
-    yield from domain_rows(shown, subject)
+    yield from domain_rows(shown, subject.name)
     lives = leases_until(record.timeline, name, at)
     yield BLANK
     yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
@@ -365,11 +336,6 @@ def _life_tone(life: LeaseTrace) -> Tone:
     return Tone.WARN if life.end is not None and life.end.outcome in ("expired", "revoked", "unknown") else Tone.PLAIN
 
 
-def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
-    known = state.shards.get(shard)
-    return "a node that is not known" if known is None else known.record.node
-
-
 def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
     name = _real_name(record, subject.domain)
     lives = leases_until(record.timeline, name, at)
@@ -379,39 +345,38 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
         return
     yield fact("domain", subject.domain, DomainSubject(subject.domain))
     yield fact("lease", subject.identifier)
-    yield from _grant(life)
-    yield fact("ended", _end_words(life), place_of(life.ended.where) if life.ended else None, _life_tone(life))
-    order = list(lives)
-    place = order.index(bytes.fromhex(subject.identifier))
-    for label, index in (("before it", place - 1), ("after it", place + 1)):
-        if 0 <= index < len(order):
-            yield fact(label, _life_line(lives[order[index]], at), LeaseSubject(subject.domain, order[index].hex()))
-    yield BLANK
-    yield heading("1 witness" if len(life.told) == 1 else f"{len(life.told)} witnesses")
-    for told in life.told:
-        witness = told.witness
-        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
-        when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
-        yield words(f"{when}  {said}  by {told.clock.node}", place_of(told.where))
-    yield BLANK
-    messages = counted(sum(each.messages for each in life.frames), "message")
-    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
-    state = record.timeline.state_at(at)
-    for each in life.frames:
-        yield _frame_line(_by_then(each, state))
-
-
-def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
     first = life.told[0].witness
     holder = first.holder
     text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
-    yield fact("holder", text, HolderSubject(holder.node, holder.process))
+    yield fact("holder", text, model.HolderSubject(holder.node, holder.process))
     yield fact("node", holder.node, NodeSubject(holder.node))
     yield fact("mode", first.mode.value)
     yield fact("fence", str(first.fence))
     yield fact("floor", moment(first.floor_ns))
     yield fact("settle_to", moment(first.settle_to_ns))
     yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
+    yield fact("ended", _end_words(life), PlaceSubject.of(life.ended.where) if life.ended else None, _life_tone(life))
+    order = [None, *lives, None]
+    place = order.index(bytes.fromhex(subject.identifier))
+    for label, other in (("before it", order[place - 1]), ("after it", order[place + 1])):
+        if other is not None:
+            yield fact(label, _life_line(lives[other], at), LeaseSubject(subject.domain, other.hex()))
+    yield BLANK
+    yield heading(f"{len(life.told)} witness{'' if len(life.told) == 1 else 'es'}")
+    for told in life.told:
+        witness = told.witness
+        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
+        when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
+        yield words(f"{when}  {said}  by {told.clock.node}", PlaceSubject.of(told.where))
+    yield BLANK
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
+    state = record.timeline.state_at(at)
+    for each in (_by_then(event, state) for event in life.frames):
+        void = each.void_because or ("not listed" if each.listed is False else "")
+        fate = void or ("open bag" if each.listed is None else f"{each.accepted_count} accepted")
+        text = f"{moment(each.first_ns)}  {each.log}  {each.messages:>5} msgs of {each.writer}, {fate}"
+        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.PLAIN)
 
 
 def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
@@ -422,23 +387,16 @@ def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
     return replace(event, listed=None, void_because=event.void_because if event.listed else "")
 
 
-def _frame_line(event: FrameWritten) -> DetailLine:
-    void = event.void_because or ("" if event.listed is not False else "not listed")
-    fate = "open bag" if event.listed is None and not void else void or f"{event.accepted_count} accepted"
-    text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} msgs of {event.writer}, {fate}"
-    return words(text, place_of(event.where), Tone.BAD if void else Tone.PLAIN)
-
-
 # -- holders, nodes, clocks --------------------------------------------------------------------------------------------
 
 
-def _node(record: Archive, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
-    node, state = subject.name, record.timeline.state_at(at)
+def _node(record: Archive, shown: ClusterState, node: str, at: Instant) -> Iterator[DetailLine]:
+    state = record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
         linked = shard.record
         if linked.node == node:
             since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.linked.where))
+            yield fact("shard", shard_text(shard_number(*name)) + since, PlaceSubject.of(shard.linked.where))
             if shard.half_ns is not None:
                 yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
             yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
@@ -446,43 +404,37 @@ def _node(record: Archive, subject: NodeSubject, at: Instant) -> Iterator[Detail
     if known is None:
         yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
     else:
-        reading = known.reading
-        text = f"±{span_text(reading.radius_ns)}, said at {moment(known.as_of_ns)}"
-        yield fact("clock", text, ClockSubject(node))
+        text = f"±{span_text(known.reading.radius_ns)}, said at {moment(known.as_of_ns)}"
+        yield fact("clock", text, model.ClockSubject(node))
+    yield from held_on(shown, node)
 
 
-def _clock(record: Archive, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
-    node = subject.name
+def _clock(record: Archive, node: str, at: Instant) -> Iterator[DetailLine]:
     known = record.timeline.state_at(at).clocks.get(node)
     if known is None:
         yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
         return
     reading = known.reading
-    status = reading.status.word
     yield fact("node", node, NodeSubject(node))
-    yield fact("status", status + (", assumed: stated by the policy" if reading.assumed else ""))
+    yield fact("status", reading.status.word + (", assumed: stated by the policy" if reading.assumed else ""))
     yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
     yield fact("epochs", f"{len(known.epochs)}   each after the first is a step, a suspend, a boot or a long stall")
     yield BLANK
     yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
-    shown, before = 0, None
-    for event in record.timeline.signed_by(node, record.timeline.position(at)):
-        if event.clock is None:
-            continue
-        step = before is not None and before != event.clock.clock_epoch
-        before = event.clock.clock_epoch
-        text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
+    before = None
+    signed = record.timeline.signed_by(node, record.timeline.position(at))
+    for event, clock in islice(((each, each.clock) for each in signed if each.clock is not None), READINGS_SHOWN):
+        step = before not in (None, clock.clock_epoch)
+        before = clock.clock_epoch
+        text = f"{moment(event.instant_ns)} ±{span_text(clock.radius_ns)}  {event_words(event)}"
         text += "   then a new clock epoch" if step else ""
-        yield words(text, place_of(event.where), Tone.WARN if step else Tone.PLAIN)
-        shown += 1
-        if shown == READINGS_SHOWN:
-            return
+        yield words(text, PlaceSubject.of(event.where), Tone.WARN if step else Tone.PLAIN)
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------
 
 
-def _bag(record: Archive, subject: BagSubject, at: Instant) -> Iterator[DetailLine]:
+def _bag(record: Archive, subject: model.BagSubject, at: Instant) -> Iterator[DetailLine]:
     state = record.timeline.state_at(at)
     bag = state.bags.get((subject.log, subject.start_ns))
     if bag is None:
@@ -500,7 +452,7 @@ def _bag(record: Archive, subject: BagSubject, at: Instant) -> Iterator[DetailLi
     yield BLANK
     listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
     tone = Tone.BAD if closed and closed.missing else Tone.STRONG
-    yield DetailLine((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
+    yield DetailLine((model.Cell(f"{counted(len(files), 'file')}{listed}", tone),))
     for file, wrote in sorted(files.items()):
         yield from _file(file, wrote)
 
@@ -513,7 +465,7 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
     else:
         late = span_text((closed.instant_ns - bag.end_ns) // MS * MS)
         when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
-        yield fact("closed", when, place_of(closed.where))
+        yield fact("closed", when, PlaceSubject.of(closed.where))
         yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
         tone = Tone.BAD if closed.rejected else Tone.PLAIN
         yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
@@ -529,19 +481,19 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
     name = printable(file.rpartition("/")[2])
     messages = sum(each.messages for each in wrote)
     tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
-    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", place_of(wrote[0].where), tone)
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", PlaceSubject.of(wrote[0].where), tone)
     for each in wrote:
         under = ", ".join(printable(name) for name, _ in each.leases)
         void = f"   {each.void_because}" if each.void_because else ""
         text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
-        yield words(text, place_of(each.where), Tone.BAD if void else Tone.DIM)
+        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.DIM)
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _finding(record: Archive, subject: NamedSubject) -> Iterator[DetailLine]:
-    finding = next((each for each in record.audit.findings if each.id == subject.name), None)
+def _finding(record: Archive, name: str) -> Iterator[DetailLine]:
+    finding = next((each for each in record.audit.findings if each.id == name), None)
     if finding is None:
         yield words("the audit of this copy has no such finding", tone=Tone.WARN)
         return
@@ -553,4 +505,4 @@ def _finding(record: Archive, subject: NamedSubject) -> Iterator[DetailLine]:
     yield BLANK
     yield heading("Rests on")
     for each in finding.evidence:
-        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
+        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", PlaceSubject.of(each))

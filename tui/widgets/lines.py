@@ -25,7 +25,7 @@ from textual.widgets import Input
 
 from appliance.doctor.health import not_well
 
-from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
+from ..model.overview import badge_words, health, level_cell, numbers_words, time_words
 from ..model.state import Cell, ClusterState, Tone
 from ..model.tables import ELLIPSIS, cells_of, head_of, tail_of, width_of, wrapped_ranges
 
@@ -112,13 +112,6 @@ class KeptLines(Widget):
             known = self._styles_kept[tone] = ((whole + Style.parse(style)) if style else whole).rich_style
         return known
 
-    def style_over(self, style: str) -> Drawn:
-        """Return a style of the theme by itself, to be laid over others."""
-        known = self._styles_kept.get(style)
-        if known is None:
-            known = self._styles_kept[style] = Style.parse(style).rich_style
-        return known
-
     def forget_lines(self) -> None:
         self._drawn.clear()
 
@@ -148,7 +141,6 @@ class KeptLines(Widget):
         return [*edge, *(self._framed[id(line)][1] for line in lines.values())]
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
-        """Draw pieces of text, cut or filled to a width."""
         drawn_as = [each for piece in line if piece.text for each in _segments(piece.text, self.style_of(piece.tone))]
         size = width_of(line)
         if size < width:
@@ -189,17 +181,14 @@ class KeptBar(ScrollBar):
 type Words = str | Cell
 
 
-def _cells(parts: Iterable[Words]) -> tuple[Cell, ...]:
-    return tuple(Cell(part) if isinstance(part, str) else part for part in parts)
-
-
 class WordsLine(KeptLines):
     """Lines of text. What is too wide goes on below; with ``cut`` it is cut."""
 
     DEFAULT_CSS = "WordsLine { height: auto; }"
 
-    def __init__(self, words: str = "", *, id: str, cut: bool = False) -> None:  # noqa: A002 - Textual's word
+    def __init__(self, words: str = "", *, id: str, title: str = "", cut: bool = False) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
+        self.show_title(title)
         self._said: Sequence[tuple[Cell, ...]] = [(Cell(words),)]
         self._cut = cut
         self._laid: tuple[int, list[tuple[Cell, ...]]] = (-1, [])
@@ -209,7 +198,7 @@ class WordsLine(KeptLines):
 
     def say_lines(self, lines: Iterable[Iterable[Words]]) -> None:
         """Show lines. The same again costs nothing; laid out anew is only what needs more lines, or fewer."""
-        said = [_cells(parts) for parts in lines]
+        said = [tuple(Cell(part) if isinstance(part, str) else part for part in parts) for parts in lines]
         if said == self._said:
             return
         width, before = self._laid
@@ -347,15 +336,6 @@ class HealthLine(WordsLine):
             lines += [[Cell(first, head.tone)], [f"→ {wrong[0].way_out}"]]  # before what may find no room
             lines += [[" · ".join(rest)]] if rest else []
         self.say_lines(lines)
-
-
-class ClockLine(WordsLine):
-    def __init__(self) -> None:
-        super().__init__(id="clock")
-        self.show_title("Time")
-
-    def show(self, state: ClusterState) -> None:
-        self.say(*time_line(state))
 
 
 FIRST: Final = ("help", "quit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -13,26 +14,14 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
+from textual.style import Style
 
 from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
+from ..model import tables
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
-from ..model.tables import (
-    OPEN,
-    Arrangement,
-    Column,
-    ColumnWidths,
-    Field,
-    GroupHeading,
-    Listing,
-    ListOptions,
-    arrange,
-    cut,
-    heading,
-    laid_out,
-    layout,
-)
+from ..model.tables import OPEN, Arrangement, Column, ColumnWidths, Field, GroupHeading, ListOptions, arrange, cut
 from ..model.words import matching, short_span
 from .lines import STYLES, KeptBar, KeptLines
 
@@ -73,7 +62,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """The bar at its right; made when it is first asked for."""
         if self._vertical_scrollbar is None:
             self._vertical_scrollbar = bar = KeptBar(self.scrollbar_size_vertical)
             bar.display = False
@@ -106,10 +94,9 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
     def rows_shown(self) -> list[dict[str, str]]:
         """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
         names = [column.title or "mark" for column in self._columns] or ["line"]
-        return [
-            dict(zip(names, (_plain(field) for field in self._row_at(row)), strict=False))
-            for row in range(min(self._count, ROWS_WRITTEN_MAX))
-        ]
+        rows = map(self._row_at, range(min(self._count, ROWS_WRITTEN_MAX)))
+        texts = [["".join(cell.text for cell in tables.pieces_of(field)) for field in row] for row in rows]
+        return [dict(zip(names, row, strict=False)) for row in texts]
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
@@ -118,7 +105,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         lead = Cell(" " * self.indent)
         row = y - self.headed
         if row < 0:
-            return self._kept("heading", width, lambda: [lead, *laid_out(self._columns, as_laid, self._heading)])
+            return self._kept("heading", width, lambda: [lead, *tables.laid_out(self._columns, as_laid, self._heading)])
         if not self._count and row == 0:
             return self._kept("nothing", width, lambda: [lead, Cell(self._nothing, Tone.DIM)])
         row += self.scroll_offset.y
@@ -131,11 +118,11 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         return self._kept(index, width, lambda: self.line_of(index, room))
 
     def line_of(self, index: int, room: int) -> list[Cell]:
-        return laid_out(self._columns, self.columns_in(room), self._row_at(index))
+        return tables.laid_out(self._columns, self.columns_in(room), self._row_at(index))
 
     @property
     def _heading(self) -> Sequence[Field]:
-        return heading(self._columns)
+        return tables.heading(self._columns)
 
     def _kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
         return self.kept(name, width, lambda: self.strip_of(line(), width))
@@ -146,7 +133,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         sight = range(top, min(self._count, top + self.size.height))
         key = width, sight
         if self._laid is None or self._laid[0] != key:
-            found = layout(self._columns, width, [self.in_sight(index) for index in sight])
+            found = tables.layout(self._columns, width, [self.in_sight(index) for index in sight])
             if self._laid is not None and self._laid[1] != found:
                 self.forget_lines()
             self._laid = key, found
@@ -157,14 +144,8 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         return self._row_at(index)
 
 
-def _plain(field: Field) -> str:
-    return field.text if isinstance(field, Cell) else "".join(cell.text for cell in field)
-
-
 type KeyAt = Callable[[int], object]
 """What a row is about: equal for the same thing before and after a refresh, a sort, a filter."""
-type PlaceOf = Callable[[object], int | None]
-"""Where the row about something is now, if there is one."""
 
 MARK: Final = "▸"
 CURSOR: Final = "on $primary-muted"
@@ -203,31 +184,26 @@ class PickTable(RowTable, inherit_bindings=False):
     _key_at: KeyAt | None = None
     _key: object = None
 
-    def show_picks(
-        self, count: int, row_at: RowAt, nothing: str, key_at: KeyAt, place_of: PlaceOf | None = None
-    ) -> None:
+    def show_picks(self, count: int, row_at: RowAt, nothing: str, key_at: KeyAt, place: int | None = None) -> None:
         """Show so many rows. ``key_at`` says what each is about.
 
-        ``place_of`` says where that is now; without it, it is looked for near its old place.
+        ``place`` says where the row under the cursor is now; without it, it is looked for near its old place.
         """
         self._key_at = key_at
         self.show_rows(count, row_at, nothing)
         if not count:
             return
-        place = self._found(count, key_at, place_of)
+        place = self._found(count, key_at) if place is None else place
         if place != self.cursor:
             self.cursor = place
         elif (key := key_at(place)) != self._key:
             self._key = key
             self.post_message(self.Moved(self))
 
-    def _found(self, count: int, key_at: KeyAt, place_of: PlaceOf | None) -> int:
+    def _found(self, count: int, key_at: KeyAt) -> int:
         last = min(self.cursor, count - 1)
         if self._key is None or key_at(last) == self._key:
             return last
-        if place_of is not None:
-            found = place_of(self._key)
-            return last if found is None else found
         near = range(max(0, last - NEAR), min(count, last + NEAR))
         return next((index for index in near if key_at(index) == self._key), last)
 
@@ -277,7 +253,6 @@ class PickTable(RowTable, inherit_bindings=False):
             self.post_message(self.Chosen())
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the row that is clicked; open it when it is clicked again."""
         index = event.y - self.headed + self.scroll_offset.y
         if not 0 <= index < self._count or event.y < self.headed:
             return
@@ -289,7 +264,7 @@ class PickTable(RowTable, inherit_bindings=False):
         here = index == self.cursor
         name = self.name_of(index), here
         strip = self._kept(name, width, lambda: [Cell(MARK if here else " "), *self.line_of(index, room)])
-        return strip.apply_style(self.style_over(CURSOR)) if here and self.has_focus else strip
+        return strip.apply_style(Style.parse(CURSOR).rich_style) if here and self.has_focus else strip
 
     def name_of(self, index: int) -> object:
         """Return what is equal as long as the row looks the same, the cursor's mark aside."""
@@ -299,11 +274,13 @@ class PickTable(RowTable, inherit_bindings=False):
 INLINE_MAX: Final = 5_000
 """So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
 
+DRAWN_MAX: Final = 256
+
 
 class ListTable[R, C](PickTable):
     """Rows in an order and in groups, narrowed; the cursor stays on its row, wherever that goes."""
 
-    LISTING: ClassVar[Listing[Any, Any]]
+    LISTING: ClassVar[tables.Listing[Any, Any]]
 
     def __init__(self, columns: Sequence[Column], options: ListOptions, **settings: str) -> None:
         super().__init__(columns, "", **settings)
@@ -367,8 +344,8 @@ class ListTable[R, C](PickTable):
         if made is None:
             self.show_rows(0, lambda _index: (), "arranging …")
             return
-        place_of = None if place is None else lambda _key: place
-        self.show_picks(len(made.places), self._cells, self.nothing(), self._about, place_of)
+        cells = lru_cache(DRAWN_MAX)(self._cells)  # asked for a row's widths, and again for its line
+        self.show_picks(len(made.places), cells, self.nothing(), self._about, place)
 
     def _cells(self, index: int) -> tuple[Cell, ...]:
         row = self.at(index)
@@ -455,9 +432,13 @@ class DetailTable(PickTable):
         if isinstance(found, TenureError):
             hint = f" {found.hint}" if found.hint else ""
             self.show_lines((), f"no answer: {found.message}.{hint}")
+        elif found is not None and self._words:
+            looked = found[:FILTERED_MAX]
+            lines = [looked[index] for index in matching([line.text.casefold() for line in looked], self._words)]
+            lines = [line for line in lines if line.cells[0].tone is not Tone.STRONG]
+            self.show_lines(lines, "nothing matches the filter")
         elif found is not None:
-            nothing = "nothing matches the filter" if self._words else "nothing is known"
-            self.show_lines(_narrowed(found, self._words), nothing)
+            self.show_lines(found, "nothing is known")
         else:
             self.show_lines((), "" if self.about is None else "asking …")
 
@@ -471,8 +452,7 @@ class DetailTable(PickTable):
 
     @property
     def text(self) -> str:
-        """The line under the cursor."""
-        return "".join(cell.text for cell in self._lines[self.cursor].cells).strip() if self._lines else ""
+        return self._lines[self.cursor].text.strip() if self._lines else ""
 
     @property
     def lines(self) -> Sequence[DetailLine]:
@@ -483,11 +463,3 @@ class DetailTable(PickTable):
         if line.subject is None:
             return cut(line.cells, room)
         return [*cut(line.cells, room - len(LEADS)), Cell(LEADS, Tone.DIM)]
-
-
-def _narrowed(lines: Sequence[DetailLine], words: str) -> Sequence[DetailLine]:
-    if not words:
-        return lines
-    looked = [lines[index] for index in range(min(len(lines), FILTERED_MAX))]
-    found = matching(["".join(cell.text for cell in line.cells).casefold() for line in looked], words)
-    return [looked[index] for index in found if looked[index].cells[0].tone is not Tone.STRONG]

@@ -7,9 +7,8 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.closed import LockEntry, LockFile, PackMaker, RackSeal, SealEntry
 from appliance.formats.framing import Kind, measure
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
-from appliance.formats.pack import PackMaker
 from appliance.formats.paths import DataName, Grid
 from appliance.formats.stamped import stamp
 from timeagent.units import SECOND

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.closing import Contents
 from appliance.bag.packer import Packer
-from appliance.formats.lockfile import RackSeal
+from appliance.formats.closed import RackSeal
 from tests.simulation.exhaustive.afterwards import BAGS, delivered, left_by, read_afterwards
 from tests.simulation.exhaustive.bag_promises import BagPromises
 from tests.simulation.exhaustive.nodes import BAG, DUE, GRID, PAST, RACK, empty_log, file_of, node
@@ -17,7 +17,7 @@ from tests.support.explorer import Explorer, Kind
 
 if TYPE_CHECKING:
     from appliance.bag.writing import FrameFile, Outcome
-    from appliance.formats.lockfile import LockFile
+    from appliance.formats.closed import LockFile
     from appliance.formats.paths import Bag, Rack
     from tests.support.explorer import Port
     from timeagent.units import Instant

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
+from appliance.formats.closed import PACK, LockFile, open_lock, open_seal
 from appliance.formats.framing import Kind, digest_of
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
-from appliance.formats.pack import PACK
 from appliance.formats.paths import (
     BIRTH,
     LOCK,
@@ -33,16 +32,24 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
-from .columns.frames import BagRules, JudgedFile, cut
-from .evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
-from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
+from ..columns.frames import BagRules, JudgedFile, cut
+from ..evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
+from ..evidence.tree import (
+    OF_A_RACK,
+    PIECE_BYTES_MAX,
+    SEAL_FILE_BYTES_MAX,
+    BagListing,
+    RackListing,
+    Tree,
+    foreign_names,
+)
+from ..rules import bags as bag_rules
+from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
+from ..rules.finding import Evidence, Finding
+from ..rules.records import Policies, signed_by, stamp_findings
+from ..timeline.facts import RackFacts
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
-from .rules import bags as bag_rules
-from .rules.finding import Evidence, Finding, found
-from .rules.records import Policies, signed_by, stamp_findings
-from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
-from .timeline.facts import RackFacts
 
 
 class BagWalk:
@@ -127,8 +134,8 @@ class BagWalk:
 
     def off_grid(self, path: str) -> None:
         """Say that a directory is no rack or bag of its log."""
-        self._told.report(
-            found("off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)])
+        self._told.found(
+            "off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)]
         )
 
     def _grid(self, log: str) -> Grid | None:
@@ -137,21 +144,14 @@ class BagWalk:
         if data is None:
             if path not in self._tree.unreadable:
                 reason = f"{LOGS}/{log} has no birth record: its bags are not read"
-                self._told.report(found("unverifiable-log", path, reason, [Evidence(path)]))
+                self._told.found("unverifiable-log", path, reason, [Evidence(path)])
             return None
         where = Evidence(path, 0, len(data))
         try:
             birth, stamped = checked_birth(data, path, log, self._records.cluster_id)
         except TenureError as problem:
-            self._told.report(
-                found(
-                    "damaged-record",
-                    path,
-                    problem.message,
-                    [where],
-                    title="a log's birth record is damaged or misplaced",
-                )
-            )
+            title = "a log's birth record is damaged or misplaced"
+            self._told.found("damaged-record", path, problem.message, [where], title)
             return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         if store_of(birth) and not self._store_there(log, data, store_of(birth), where):
@@ -168,13 +168,11 @@ class BagWalk:
         if there is None and path not in self._tree.unreadable:
             reason = f"the bags of log {log} are in {named}, which this copy lacks: none of them is judged"
             title = "the bags of a log are in a store that was not copied"
-            self._told.report(found("unverifiable-log", path, reason, [where], title=title))
+            self._told.found("unverifiable-log", path, reason, [where], title)
         elif there is not None and there != birth:
             reason = f"{path} is not {where.path}: it is of another log of that name, whose bags these are"
             title = "the bags beside a log's birth record are of another log"
-            self._told.report(
-                found("damaged-record", path, reason, [where, Evidence(path, 0, len(there))], title=title)
-            )
+            self._told.found("damaged-record", path, reason, [where, Evidence(path, 0, len(there))], title)
         return there == birth
 
     def _lacks_store(self, log: str) -> bool:
@@ -199,7 +197,7 @@ class BagWalk:
             if listing.pack_directory:
                 self.off_grid(f"{listing.rack.path}/{PACK}")
             for each in listing.bags:
-                self._bag(each, None)
+                self._bag(each, None, None, swept=False, sweeping=False)
             if listing.packed:  # nobody can say what is in it
                 self._told.report(*(() if listing.sealed else bag_rules.pack_without_seal(listing.rack)))
                 packed = self._packed(f"{listing.rack.path}/{PACK}")
@@ -218,7 +216,7 @@ class BagWalk:
             if gone is not None or each.bag.name not in seal.locks:
                 known = each.bag.name in seal.locks
                 hidden = [] if known else self._hidden(each, seal)
-                void = bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where)
+                void = bag_rules.ghost_bag(each.bag.path, self._data_places(each), seal.where)
                 self._told.report(*(hidden or void))
         if gone is not None:
             self._retained(listing, seal, gone)
@@ -231,7 +229,7 @@ class BagWalk:
             elif bag is None or (pack is None and not swept):
                 self._missing_bag(listing, name, raw, None if misplaced else seal)
             else:
-                self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept)
+                self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept, sweeping=False)
         self._told.report(*(pack.findings(seal.where) if pack else ()))
         return seal
 
@@ -242,13 +240,13 @@ class BagWalk:
         if raw is None:
             return []
         try:
-            lock, stamped = open_lock(raw, path)
+            lock, stamped = bag_rules.lock_of(raw, path, listing.bag, self._records.cluster_id)
         except Damaged:
             return []
         where = Evidence(path, 0, len(raw))
         keyring = self._records.keyring(lock.trust_number)
         token, wrong = stamp_findings(self._reading.signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
-        if keyring is None or wrong or bag_rules.misplaced_lock(lock, listing.bag, self._records.cluster_id):
+        if keyring is None or wrong:
             return []
         sealable = self._records.sealable_ns(listing.bag.rack)
         return list(bag_rules.hidden_bag(listing.bag, lock, (token, seal.token), sealable, [where, seal.where]))
@@ -262,7 +260,7 @@ class BagWalk:
         missing = len(seal.locks.keys() - there)
         if missing:
             wrong += f"; {missing} of the {len(seal.locks)} bags that the rack was sealed with have no directory"
-        self._told.report(found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where]))
+        self._told.found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where])
         return None
 
     def _retained(self, listing: RackListing, seal: SealFacts, files: list[str]) -> None:
@@ -272,11 +270,11 @@ class BagWalk:
         self._unseen(rack.log, rack.start_ns, rack.end_ns, files)
         reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
         if listing.retained:
-            self._told.report(found("retained-rack", rack.path, reason, [seal.where]))
+            self._told.found("retained-rack", rack.path, reason, [seal.where])
         else:
             places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
             title = "what a rack was sealed with is missing"
-            self._told.report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
+            self._told.found("lost-file", rack.path, reason, [*places, seal.where], title)
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
@@ -286,11 +284,11 @@ class BagWalk:
         where = Evidence(path, 0, len(data))
         try:
             seal, stamped = open_seal(data, path)
-            wrong = bag_rules.misplaced_seal(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
+            wrong = bag_rules.misplaced(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
         except Damaged as problem:
             wrong = problem.message
         if wrong:
-            self._told.report(found("damaged-seal", path, wrong, [where]))
+            self._told.found("damaged-seal", path, wrong, [where])
             return None
         token = self._stamp(Kind.SEAL, stamped, seal.sealer, where)
         self._told.saw(token)
@@ -309,16 +307,10 @@ class BagWalk:
         self._unseen(rack.log, rack.start_ns, rack.end_ns, (place.path for place in missing))
         if seal is not None and not self._tree.hides(path):
             places = [*(missing or [Evidence(path)]), seal.where]
-            self._told.report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
+            self._told.found("lost-file", path, reason, places, title="the directory of a bag is missing")
 
     def _bag(
-        self,
-        listing: BagListing,
-        seal: SealFacts | None,
-        pack: RackPack | None = None,
-        *,
-        swept: bool = False,
-        sweeping: bool = False,
+        self, listing: BagListing, seal: SealFacts | None, pack: RackPack | None, *, swept: bool, sweeping: bool
     ) -> None:
         """Audit a bag. ``sweeping``: its rack held no files, so directories go without a pack. ``swept``: it went."""
         bag = listing.bag
@@ -326,11 +318,10 @@ class BagWalk:
         closed = "bag has a lock file" if listing.locked and pack is None and not sweeping else None
         self._prelock(bag.path, begun=listing.begun, closed=closed)
         self._told.report(*bag_rules.foreign_files(bag.path, listing.foreign))
-        if seal is not None and (pack is not None or swept):
-            found_lock: tuple[bytes | None, Evidence] = (seal.locks[bag.name], seal.where)  # its directory may be void
-        else:
-            found_lock = self._lock_bytes(listing, seal, sweeping=sweeping)
-        raw, where = found_lock
+        if seal is None or (pack is None and not swept):
+            raw, where = self._lock_bytes(listing, seal, sweeping=sweeping)
+        else:  # its directory may be void
+            raw, where = seal.locks[bag.name], seal.where
         if raw is None and not listing.locked:
             self._part.counts.provisional += 1
             self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=False)
@@ -347,16 +338,17 @@ class BagWalk:
         if self._timeline and raw is not None:
             self._timeline.closed(listing, raw, seal.where if seal else where)
         known = lock.by_name()
-        late = [name for name in listing.files if name not in known]
-        sizes = {name: self._tree.size(f"{bag.path}/{name}") for name in late}
-        self._told.report(*bag_rules.unlisted_files(bag, late, sizes, where, token))
-        voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
-        self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
+        late = self._data_places(listing, known)
+        self._told.report(*bag_rules.unlisted_files(late, where, token))
+        self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, late))
         if seal is not None:
             self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
-        blind = self._listed(listing, lock, where, token, pack, counts=counts)
+        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
+        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
+        by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
+        blind = self._listed(listing, by, pack)
         closed_ns = token.interval.earliest if token and counts else 0
         self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
 
@@ -384,13 +376,13 @@ class BagWalk:
             if not self._tree.hides(path):
                 reason = f"the rack was sealed with the lock file {path}; it is not there, {bag_rules.NO_PACK}"
                 title = "the lock file of a bag is missing"
-                self._told.report(found("lost-file", path, reason, [Evidence(path), seal.where], title=title))
+                self._told.found("lost-file", path, reason, [Evidence(path), seal.where], title)
         elif data != sealed:
             try:
                 other, _ = open_lock(data, path)
-                wrong = bag_rules.misplaced_lock(other, listing.bag, self._records.cluster_id)
+                wrong = bag_rules.misplaced(other, listing.bag, self._records.cluster_id)
             except Damaged as problem:
-                self._told.report(found("damaged-lock", path, problem.message, [where, seal.where]))
+                self._told.found("damaged-lock", path, problem.message, [where, seal.where])
             else:
                 if sweeping and wrong is None:
                     return sealed, where
@@ -400,12 +392,9 @@ class BagWalk:
 
     def _lock(self, bag: Bag, raw: bytes, where: Evidence) -> tuple[LockFile, SignedTime | None] | None:
         try:
-            lock, stamped = open_lock(raw, where.path)
-            wrong = bag_rules.misplaced_lock(lock, bag, self._records.cluster_id)
+            lock, stamped = bag_rules.lock_of(raw, where.path, bag, self._records.cluster_id)
         except Damaged as problem:
-            wrong = problem.message
-        if wrong:
-            self._told.report(found("damaged-lock", where.path, wrong, [where]))
+            self._told.found("damaged-lock", where.path, problem.message, [where])
             return None
         self._part.trust_named.add(lock.trust_number)
         if self._records.missing(Kind.TRUST, lock.trust_number):
@@ -429,27 +418,12 @@ class BagWalk:
             self._told.report(bag_rules.missing_record(Kind.POLICY, named))
         return self._records.judging(named, limit)
 
-    def _listed(
-        self,
-        listing: BagListing,
-        lock: LockFile,
-        lock_where: Evidence,
-        token: SignedTime | None,
-        pack: RackPack | None,
-        *,
-        counts: bool,
-    ) -> bool:
+    def _listed(self, listing: BagListing, by: BagRules, pack: RackPack | None) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
-        bag, blind = listing.bag, False
-        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
         assert self._log is not None
-        by = BagRules(bag, lock, token, keyring, policy, counts)
-        seen: set[bytes] = set()
-        after: dict[int, SignedTime] = {}
-        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
-        for entry in lock.entries:
+        bag, hashed, blind = by.bag, self._reading.hashed, False
+        for entry in by.lock.entries:
             path = f"{bag.path}/{entry.name}"
-            name = self._log.data_name(entry.name)
             data, size, packed_at = None, 0, None
             if pack is not None:
                 offset, data = pack.file(bag.name, entry)
@@ -458,23 +432,21 @@ class BagWalk:
                 # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
             listed = data if data is None or len(data) == entry.size else data[: entry.size]
-            hashed = self._reading.hashed
             whole = None if listed is None or self._reading.one_by_one else cut(listed, hashed=hashed)
             digest = entry.digest if not hashed else digest_of(whole.digests) if whole else None
-            findings = (
-                []
-                if self._tree.hides(path) or (packed_at and self._tree.hides(packed_at[0]))
-                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, digest=digest))
-            )
+            findings = []
+            if not self._tree.hides(path) and not (packed_at and self._tree.hides(packed_at[0])):
+                at = by.where, by.closed, packed_at
+                findings = list(bag_rules.listed_file(entry, path, data, size, *at, digest=digest))
             self._told.report(*findings)
             if listed is None or size < entry.size or any(each.code == "altered-file" for each in findings):
                 blind = True
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
-            place = Evidence(*(packed_at or (path, 0)))
             if self._timeline:
                 self._timeline.file(bag)
-            self.frames.file(JudgedFile(by, name, lock_where, seen, after, listed, whole, place, policy_of, path))
+            place, name = Evidence(*(packed_at or (path, 0))), self._log.data_name(entry.name)
+            self.frames.file(JudgedFile(by, name, listed, whole, place, path))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
@@ -499,8 +471,10 @@ class BagWalk:
                     seen.add(digest)
                     self.frames.take_open(frame, digest)
 
-    def _data_sizes(self, listing: BagListing) -> dict[str, int]:
-        return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}
+    def _data_places(self, listing: BagListing, known: Container[str] = ()) -> list[Evidence]:
+        """Return the data files of a bag, but for those that are known."""
+        paths = (f"{listing.bag.path}/{name}" for name in sorted(listing.files) if name not in known)
+        return [Evidence(path, 0, self._tree.size(path)) for path in paths]
 
 
 def _nothing(_name: str) -> bool:

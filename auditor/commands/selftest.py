@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from .audit import audit
-from .evidence.signatures import Signatures
-from .evidence.tree import Tree
-from .report.comparing import compared
-from .rules.finding import RULES
+from ..audit import audit
+from ..evidence.signatures import Signatures
+from ..evidence.tree import Tree
+from ..report.comparing import compared
+from ..rules.finding import RULES
 
 PACKED: Final = Path(__file__).with_name("selftest.tar.xz")
 SCHEMA = "tenure.selftest"

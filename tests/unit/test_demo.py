@@ -1,12 +1,16 @@
-"""What counts as a takeover in the demo: another node's transfer, of the dead teller's account, after the power cut."""
+"""The demo: what counts as a takeover, and that its rogue parts do what they say, or its audit had nothing to find."""
 
 import random
 from pathlib import Path
 
 import pytest
 
+import appliance.lease.request_handler
 from appliance.demo.director import Director
 from appliance.demo.machines import DemoPlace, demo_policy
+from appliance.demo.rogue import EARLY_DOMAIN, give_away
+from appliance.lease.wire import Denied, Granted
+from tests.support.shards import HOLDER, RIVAL, World, acquire, one
 from timeagent.clock import SystemClock
 
 KILLED_NS = 1_000
@@ -42,3 +46,14 @@ def test_a_takeover_is_written_by_another_node_after_the_cut(
     director._drain()
     assert director.course.acknowledged == [f"at-{boot_ns}"]
     assert director.course.takeover_ns == takeovers
+
+
+def test_rogue_shard_gives_one_held_domain_away_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appliance.lease.request_handler, "decide", vars(appliance.lease.request_handler)["decide"])
+    give_away()
+    world = World(tmp_path)
+    shard = world.started()
+    for domain, answer in ((EARLY_DOMAIN, Granted), ("demo/other", Denied)):
+        assert isinstance(one(shard, acquire(world, domain, holder=HOLDER)), Granted)
+        assert isinstance(one(shard, acquire(world, domain, holder=RIVAL)), answer)
+    world.close()

@@ -11,28 +11,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.formats.closed import LockFile
 from appliance.formats.framing import CHECKSUM_BYTES, FrameHead, Kind, piece_at
-from appliance.formats.lockfile import LockFile
 from appliance.formats.witness import Half, SignedWitness, decode_entry
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from .columns import frames
-from .columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
-from .columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
-from .columns.records import Shapes
-from .columns.witnesses import Witnesses
-from .evidence.records import Stranger
-from .evidence.signatures import FrameEvidence, HeldWitness
+from ..columns import frames
+from ..columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
+from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
+from ..columns.records import Shapes
+from ..columns.witnesses import Witnesses
+from ..evidence.records import Stranger
+from ..evidence.signatures import FrameEvidence, HeldWitness
+from ..rules import bags as bag_rules
+from ..rules.finding import Evidence
+from ..rules.time import judge_frame, stamp_after_frame
+from ..timeline.events import FrameColumns
+from ..timeline.facts import RackFacts
 from .parts import EvidenceSource, PartMaker
-from .rules import bags as bag_rules
-from .rules.finding import Evidence, found
-from .rules.records import frame_findings
-from .rules.time import judge_frame, stamp_after_frame
-from .timeline.events import FrameColumns
-from .timeline.facts import RackFacts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
 BATCH_BYTES: Final = 16 * 1024 * 1024
@@ -95,7 +94,7 @@ class FrameJudge:
             if isinstance(piece, str):  # nobody looked at its checksum before
                 where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
                 reason = f"{where.path}, offset {where.offset}: {piece}"
-                self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
+                self._told.found("damaged-frame", where.path, reason, [where], title=NO_FRAME)
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, self._rank + number)
         if self._timeline and written:
@@ -105,19 +104,17 @@ class FrameJudge:
     def _one_by_one(self, file: JudgedFile) -> None:
         several, damage = self._reading.frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
         for where, reason in damage:
-            self._told.report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
+            self._told.found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME)
         for number, frame in enumerate(several):
             self._frame(frame, file, self._rank + number)
         self._rank += len(several)
 
     def _frame(self, frame: FrameEvidence, file: JudgedFile, rank: int) -> None:
         """Audit one frame of a listed file."""
-        by, seen, after = file.by, file.seen, file.after
+        by, seen, after = file.by, file.by.seen, file.by.after
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
         self._told.report(*misplaced)
-        self._check_records(frame, by.lock, file.lock_where)
-        if not frame.proven:
-            self._told.report(*frame_findings(frame))
+        self._check_records(frame, by.lock, by.where)
         if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
             broken = list(stamp_after_frame(frame, by.closed))
             self._told.report(*broken)
@@ -126,7 +123,7 @@ class FrameJudge:
         judgement = judge_frame(
             frame,
             by.bag,
-            file.policy_of(frame.frame.head.policy_number),
+            by.policy_of(frame.frame.head.policy_number),
             misplaced=bool(misplaced),
             widest=self._records.widest,
         )
@@ -137,7 +134,7 @@ class FrameJudge:
             digest = digest[:CHECKSUM_BYTES] + frames.NO_CHECK
         if self._timeline:
             twice = digest in seen
-            self._timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
+            self._timeline.frame(frame, file, twice=twice, misplaced=bool(misplaced), rank=rank)
         if digest in seen:
             return
         accepted, first, last = judgement.span(frame.frame.timestamps)
@@ -250,17 +247,17 @@ class FrameJudge:
         except (NotPlain, Damaged, ValueError):
             return None
         clean = tokens.clean & batch.within_bags(tokens)
-        staying = frames.check_witnesses(batch, witnesses, tokens, clean)
+        frames.check_witnesses(batch, witnesses, tokens, clean)
         chosen = np.flatnonzero(clean)
         self._keep_frames(batch, tokens, chosen, rank)
-        self._keep_uses(batch, witnesses, tokens, clean, staying, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, rank)
         self._tell_heads(batch, witnesses, clean, rank)
         self._part.counts.messages += int(batch.counts[chosen].sum())
         self._part.trust_named.update(np.unique(batch.trust_number[chosen]).tolist())
         for token in tokens.of(chosen):
             self._told.saw(token)
         for number, file in zip(chosen.tolist(), batch.file[chosen].tolist(), strict=True):
-            files[file].seen.add(batch.names[number])
+            files[file].by.seen.add(batch.names[number])
         return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
     def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
@@ -280,15 +277,7 @@ class FrameJudge:
         rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], batch.length[chosen], rank + chosen
         self._rows.add(rows)
 
-    def _keep_uses(
-        self,
-        batch: FrameBatch,
-        witnesses: Witnesses,
-        tokens: FrameTokens,
-        clean: Flags,
-        staying: Flags,
-        rank: int,
-    ) -> None:
+    def _keep_uses(self, batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags, rank: int) -> None:
         chosen = np.flatnonzero(clean[witnesses.frame])
         if not len(chosen):
             return
@@ -300,10 +289,9 @@ class FrameJudge:
         rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
-        rows["plain"], rows["proven"], rows["accepted"] = True, True, batch.counts[frame]
+        rows["plain"], rows["proven"], rows["staying"], rows["accepted"] = True, True, True, batch.counts[frame]
         rows["messages"], rows["first"], rows["last"] = batch.counts[frame], batch.first[frame], batch.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
-        rows["staying"] = staying[chosen]
         if self._reading.hashed:
             rows["digest"] = batch.digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], batch.length[frame], rank + frame

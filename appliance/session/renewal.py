@@ -14,29 +14,22 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
-from appliance.lease.session_client import Stands
-from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
+from appliance.formats.policy import PolicyNumbers
+from appliance.lease.client import ClockLook, LeaseGranted, LeaseUnavailable, Result, Suspect
+from appliance.lease.session_client import SessionClient, SessionResult, Stands
+from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Age, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.witness import Half
 from .held import Keeper, Lease, LossReason, SessionLease, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.client import ClockLook, Result
-    from appliance.lease.session_client import SessionClient, SessionResult
-    from appliance.lease.wire import Age
-    from timeagent.units import Instant, Span
-
-    from ..bag.ports import Parallel
-
+    from ..bag.ports import Parallel  # its threads are for those who open a cluster
 
 _log = logging.getLogger(__name__)
 

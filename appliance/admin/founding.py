@@ -19,7 +19,6 @@ import msgspec
 
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError, TryAgain
 from timeagent.keys import (
-    NodeKeys,
     Purpose,
     Signer,
     Verifier,
@@ -45,6 +44,8 @@ from ..node.records import DIRECTORIES, TMP, Registers
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, new_directory, save_settings
 from .trust import admit
 
+type Publics = Mapping[Purpose, bytes]
+
 LEFTOVER: Final = frozenset({TMP, "lost+found"})
 """What may lie in a directory that is called empty; and of our own directories those that hold nothing."""
 
@@ -53,10 +54,13 @@ _OURS: Final = (*DIRECTORIES.values(), "logs", "shards", "ledger")
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where a node listens, and where others reach it: not the same behind a translated address."""
+    """Where a node listens, and where others reach it: not the same behind a translated address. None: nowhere."""
 
-    at: Address
-    reached_at: Address
+    at: Address | None = None
+    reached_at: Address | None = None
+
+
+NOWHERE: Final = Listen()
 
 
 def read_marker(storage: Storage, root: Root) -> Marker:
@@ -146,7 +150,7 @@ def refuse_not_empty(storage: Storage, root: Root) -> None:
 
 
 @contextlib.contextmanager
-def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None) -> Iterator[NodeKeys]:
+def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None) -> Iterator[Publics]:
     """Make a node's keys and settings and a root key. If what is done inside fails, remove them. Raises Environment."""
     directory = settings.directory
     paths = [directory / name for name in (FILE, *map(key_file_name, Purpose))] + ([root_key[0]] if root_key else [])
@@ -155,11 +159,11 @@ def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None
         raise Environment("key-exists", f"{there} exists already: a node lives there", hint="name another --node-dir")
     existed = is_there(directory)
     try:
-        keys = make_node_keys(directory)
+        publics = make_node_keys(directory)
         if root_key:
             save_private_key(*root_key)
         save_settings(settings)
-        yield keys
+        yield publics
     except BaseException:
         with contextlib.suppress(OSError):
             for path in paths:
@@ -201,7 +205,7 @@ def set_up(
     policy: Policy,
     now: Instant,
     directory: Path | None,
-    listen: Listen | None = None,
+    listen: Listen = NOWHERE,
     root_key_file: Path | None = None,
 ) -> Settings:
     """What ``tenure init`` does: found the cluster, let this node in, give it the one shard, save its settings.
@@ -214,10 +218,10 @@ def set_up(
     place = directory or new_directory(policy.cluster_id)
     kept = root_key_file is not None and is_there(root_key_file)
     root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()
-    settings = Settings(place, node, root, root_key.public, None, {}, listen.at if listen else None)
+    settings = Settings(place, node, root, root_key.public, listen=listen.at)
     new_root_key = None if kept else (root_key_file or place / ROOT_KEY, root_key)
-    with _local_files(settings, new_root_key) as keys, _founded(storage, root, policy, root_key) as registers:
-        admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
+    with _local_files(settings, new_root_key) as publics, _founded(storage, root, policy, root_key) as registers:
+        admit(registers, root_key, node, publics, now, listen.reached_at)
         publish_map(registers, root_key, [node])
     return settings
 
@@ -229,13 +233,13 @@ def enroll(
     node: str,
     now: Instant,
     directory: Path,
-    listen: Listen | None = None,
+    listen: Listen = NOWHERE,
 ) -> Settings:
     """Make a node's keys and settings in its directory, then let it in; if that fails, remove them again."""
     check_node(node)
-    settings = Settings(directory, node, root, root_key.public, None, {}, listen.at if listen else None)
-    with _local_files(settings) as keys:
-        admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
+    settings = Settings(directory, node, root, root_key.public, listen=listen.at)
+    with _local_files(settings) as publics:
+        admit(registers, root_key, node, publics, now, listen.reached_at)
     return settings
 
 
@@ -249,20 +253,3 @@ def load_root_key(file: Path, public: bytes, root: Root) -> Signer:
             hint="take root.key from the machine that ran tenure init",
         )
     return key
-
-
-def join_cluster(
-    storage: Storage,
-    root: Root,
-    node: str,
-    root_key_file: Path,
-    now: Instant,
-    directory: Path | None,
-    listen: Listen | None = None,
-) -> Settings:
-    """What ``tenure join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
-    marker = read_marker(storage, root)
-    root_key = load_root_key(root_key_file, marker.root_key, root)
-    registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
-    place = directory or new_directory(marker.cluster_id)
-    return enroll(registers, root, root_key, node, now, place, listen)

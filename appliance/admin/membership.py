@@ -92,7 +92,7 @@ def prepared(directory: Path, node: str, address: Address | None) -> Request:
     if all(newest_number(directory, purpose) for purpose in Purpose):
         publics = {purpose: load_node_key(directory, purpose).public for purpose in Purpose}
     else:
-        publics = {purpose: key.public for purpose, key in make_node_keys(directory).items()}
+        publics = make_node_keys(directory)
     return Request(check_node(node), publics, address)
 
 
@@ -131,16 +131,9 @@ def accept(
             f"the request of {request.node} is {request.fingerprint}, not {fingerprint}",
             hint="compare it with what join says on that machine: somebody else may have asked",
         )
-    number = trust.approve(registers, root_key, request.node, request.publics, now, request.address)
+    number = trust.admit(registers, root_key, request.node, request.publics, now, request.address)
     storage.unlink(request_path(request.node))
     return number
-
-
-def is_known(registers: Registers, request: Request) -> bool:
-    """Whether the newest trust record has all keys of a request, as those of its node. Touches the mount."""
-    record = registers.newest_trust()
-    known = {(entry.node, entry.purpose, entry.public) for entry in record.keys}
-    return all((request.node, purpose, public) in known for purpose, public in request.publics.items())
 
 
 def let_in(registers: Registers, node: str) -> Request | None:
@@ -155,11 +148,12 @@ def let_in(registers: Registers, node: str) -> Request | None:
 
 
 def finish(registers: Registers, settings: Settings, request: Request) -> bool:
-    """Write the node's settings if the cluster knows its keys; return whether it does."""
-    if not is_known(registers, request):
-        return False
-    save_settings(settings)
-    return True
+    """Write the node's settings if the newest trust record knows its keys; return whether it does."""
+    known = {(entry.node, entry.purpose, entry.public) for entry in registers.newest_trust().keys}
+    there = all((request.node, purpose, public) in known for purpose, public in request.publics.items())
+    if there:
+        save_settings(settings)
+    return there
 
 
 def shards_of(registers: Registers, node: str) -> list[int]:
@@ -171,11 +165,6 @@ def has_left(registers: Registers, node: str) -> bool:
     """Whether no key of a node counts any more, and no shard is its own. Touches the mount."""
     keys = registers.newest_trust().keys
     return not shards_of(registers, node) and all(e.revoked_from_ns is not None for e in keys if e.node == node)
-
-
-def check_known(registers: Registers, node: str) -> None:
-    """Raise BadRequest for a node that the cluster never had: who mistyped it would read that it has left."""
-    trust.check_known(registers.newest_trust().keys, node)
 
 
 def heirs(registers: Registers, node: str) -> list[str]:

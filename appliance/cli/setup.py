@@ -26,10 +26,9 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUna
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
-from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up
+from ..admin.founding import NOWHERE, Listen, enroll, load_root_key, read_marker, refuse_not_empty, set_up
 from ..admin.membership import (
     ask,
-    check_known,
     finish,
     given_away,
     has_left,
@@ -39,6 +38,7 @@ from ..admin.membership import (
     shards_of,
 )
 from ..admin.moving import moved
+from ..admin.trust import check_known
 from ..bag.ports import Storage
 from ..bag.roots import Root, storage_at
 from ..doctor.probes import refuse_unfit
@@ -61,7 +61,7 @@ def _node_name(options: Namespace) -> str:
     return options.node or socket.gethostname().split(".")[0].lower()
 
 
-def _listen(options: Namespace) -> Listen | None:
+def _listen(options: Namespace) -> Listen:
     """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach.
 
     Binds a port of the address for a moment: an address that this machine does not have would stop its daemon.
@@ -69,7 +69,7 @@ def _listen(options: Namespace) -> Listen | None:
     if options.listen is None:
         if options.address is not None:
             raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
-        return None
+        return NOWHERE
     at = parse_address(options.listen)
     reached_at = parse_address(options.address) if options.address else at
     if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
@@ -199,7 +199,9 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
     if options.root_key is None:
         return _ask_and_wait(options, storage, root)
     now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
-    settings = join_cluster(storage, root, _node_name(options), key_file, now, _node_dir(options), _listen(options))
+    marker = read_marker(storage, root)
+    key, place = load_root_key(key_file, marker.root_key, root), _node_dir(options) or new_directory(marker.cluster_id)
+    settings = enroll(registers_at(storage, root), root, key, _node_name(options), now, place, _listen(options))
     code = _joined(options, settings)
     note(f"tenure: it has no shard yet; once it runs: tenure shards share {settings.node} --root-key {key_file}")
     return code
@@ -225,8 +227,8 @@ def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
     wait = parse_span(options.wait)
     place = _node_dir(options) or new_directory(marker.cluster_id)
-    request = prepared(place, node, listen.reached_at if listen else None)
-    settings = Settings(place, node, root, marker.root_key, None, {}, listen.at if listen else None)
+    request = prepared(place, node, listen.reached_at)
+    settings = Settings(place, node, root, marker.root_key, listen=listen.at)
     registers = registers_at(storage, root)
     if finish(registers, settings, request):
         return _joined(options, settings)
@@ -301,7 +303,7 @@ def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
     if cluster is None:
         return 0
     node = options.node or cluster.settings.node
-    check_known(cluster.registers, node)
+    check_known(cluster.registers.newest_trust().keys, node)
     if options.root_key is None:
         return 0
     key, newest = root_key(cluster, options), cluster.registers.newest_map()

@@ -154,8 +154,8 @@ class Node:
             self._door_thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
             self._door_thread.start()
         self._releases.start()
-        collector = NodeCollector(cluster, self._observed, self._releases, self._door, self._webs, self.desk)
-        shown = pages(self._observed, cluster.maps, self._releases.own, lambda: exposition(collector))
+        collector = NodeCollector(self._observed, self._door, self._webs, self.desk)
+        shown = pages(self._observed, lambda: exposition(collector))
 
         def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
             return shown[path](query) if path in shown else None

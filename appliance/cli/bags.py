@@ -23,7 +23,7 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, Damaged
-from timeagent.units import DAY, SECOND, Instant, Span, parse_instant, parse_span, rfc3339, span_text
+from timeagent.units import DAY, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
@@ -136,7 +136,13 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     target = parse_instant(options.to) if options.to else now.latest
     log = cluster.logs.opened(options.log)
     reached = log.horizon.refresh()
-    _refuse_far_ahead(options, target, target - now.latest)
+    ahead = target - now.latest
+    if ahead > parse_span(options.wait):
+        raise BadRequest(
+            "too-far-ahead",
+            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
+            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
+        )
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
         note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
     progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
@@ -146,16 +152,6 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     progress.done()
     fields = {"log": options.log, **instant_fields("horizon", horizon)}
     return present(options, "tenure.settle", fields, f"everything of {options.log} before {rfc3339(horizon)} is final")
-
-
-def _refuse_far_ahead(options: Namespace, target: Instant, ahead: Span) -> None:
-    """Raise BadRequest for an instant that the user cannot have meant to wait for."""
-    if ahead > parse_span(options.wait):
-        raise BadRequest(
-            "too-far-ahead",
-            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
-            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
-        )
 
 
 def _seal(cluster: Cluster, options: Namespace) -> int:

@@ -337,17 +337,11 @@ def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
     return [*found, *others.checks()]
 
 
-def _connects(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
-
-
 def _bind_problem(host: str, port: int) -> str | None:
     """Return why nobody could listen there; None where one can, or somebody answers already."""
-    if _connects("127.0.0.1" if host in ("0.0.0.0", "::") else host, port):  # noqa: S104 - compared
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
+    with contextlib.suppress(OSError):
+        socket.create_connection((here, port), _CONNECT_S).close()
         return None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -98,7 +98,7 @@ class Release(msgspec.Struct):
 def run_upgrade(options: Namespace) -> int:
     """Go over to this release, or to a package's."""
     root = root_path(options.root)
-    coming = read_package(Path(options.package)) if options.package else own_release()
+    coming = read_package(Path(options.package)) if options.package else Release(VERSION, FORMAT)
     if options.installed:  # the package has restarted what ran; what did not is started
         service.start(Path(root))
         return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
@@ -121,10 +121,6 @@ def run_upgrade(options: Namespace) -> int:
         os.execv(_COMMAND, words)  # noqa: S606 - the command that was installed just now
     service.restart(root)
     return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
-
-
-def own_release() -> Release:
-    return Release(VERSION, FORMAT)
 
 
 def read_package(path: Path) -> Release:

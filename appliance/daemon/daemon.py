@@ -239,7 +239,10 @@ class Node:
                 del self.awaited[shard]
                 begun(shard)
             self._pulse.beat("pace")
-            self._check_reached()
+            if self._only is not None and not self._only.is_there():
+                what = f"somebody removed files in {self._cluster.routes.runtime}: applications do not find this daemon"
+                hint = "start the node again, and see who removes files there (systemd: RemoveIPC=)"
+                raise Environment("runtime-gone", what, hint=hint)
             for why in self._observed.ended():
                 raise ShardUnavailable("thread-ended", f"{why}; the log says why", hint="start the node again")
             for shard, why in self._cluster.routes.host.broken().items():
@@ -259,15 +262,6 @@ class Node:
         elif boot - self._trusted_ns >= TRUST_NS:
             self._cluster.routes.host.drains = True  # nobody goes on here with what it keeps
             raise self._cluster.keys.not_trusted(why)
-
-    def _check_reached(self) -> None:
-        """Raise Environment where applications, who look for the daemon on tmpfs, cannot find it there any more."""
-        if self._only is not None and not self._only.is_there():
-            raise Environment(
-                "runtime-gone",
-                f"somebody removed files in {self._cluster.routes.runtime}: applications do not find this daemon",
-                hint="start the node again, and see who removes files there (systemd: RemoveIPC=)",
-            )
 
     def _be_the_only_one(self) -> None:
         """Take the daemon's lock, held until stop(). Applications look at it, each for an instant."""

@@ -185,12 +185,6 @@ def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str,
     """Return what is at the read-only door, by path."""
     maps, release = observed.cluster.maps, observed.releases.own
 
-    def health(_: Mapping[str, str]) -> HttpAnswer:
-        return _verdict(observed.running())
-
-    def readiness(_: Mapping[str, str]) -> HttpAnswer:
-        return _verdict(observed.checks())
-
     def checks(_: Mapping[str, str]) -> HttpAnswer:
         return _json(CHECKS_SCHEMA, {"release": release, "checks": [each.fields() for each in observed.checks()]})
 
@@ -218,8 +212,8 @@ def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str,
         return _json("tenure.leases", {"shards": shown})
 
     return {
-        "/healthz": health,
-        "/readyz": readiness,
+        "/healthz": lambda _: _verdict(observed.running()),
+        "/readyz": lambda _: _verdict(observed.checks()),
         CHECKS_PATH: checks,
         "/v1/shards": shards,
         "/v1/leases": leases,

@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -204,7 +204,8 @@ class Teller:
 
     def _acknowledge(self, transfer: Transfer, leases: Leases, waited_ns: int) -> None:
         self._journal.write(transfer.id.encode() + b"\n")
-        taken_over = [lease.domain for lease in leases if taken_from_the_dead(lease.signed)]
+        before = {lease.domain: lease.signed.witness().last_ended for lease in leases}
+        expired = [domain for domain, end in before.items() if end and end.outcome is LeaseOutcome.EXPIRED]
         say(
             event="acknowledged",
             id=transfer.id,
@@ -213,14 +214,8 @@ class Teller:
             target=transfer.target,
             amount=transfer.amount,
             waited_ms=waited_ns // MS,
-            after_expiry=taken_over,
+            after_expiry=expired,
         )
-
-
-def taken_from_the_dead(signed: Any) -> bool:  # noqa: ANN401 - a SignedWitness
-    """Whether the lease before this one ended because its holder did not come back."""
-    ended = signed.witness().last_ended
-    return ended is not None and ended.outcome is LeaseOutcome.EXPIRED
 
 
 def say(**fields: object) -> None:

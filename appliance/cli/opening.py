@@ -9,12 +9,14 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
+from timeagent import VERSION
 from timeagent.console import Argument, Command, argument, command
 
 if TYPE_CHECKING:
     from appliance.bag.roots import Root
     from appliance.cluster import Cluster
     from appliance.node.records import Registers
+    from appliance.node.releases import Releases
     from timeagent.keys import Signer
 
     from ..bag.ports import Storage
@@ -78,6 +80,14 @@ def registers_at(storage: Storage, root: Root) -> Registers:
 
     marker = read_marker(storage, root)
     return Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+
+
+def releases_of(cluster: Cluster, own: str = VERSION) -> Releases:
+    """Return what asks every node that has an address which release it runs: ``look`` blocks for some seconds."""
+    from appliance.node.releases import Releases
+
+    trust = cluster.watch_trust()
+    return Releases(cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, own)
 
 
 def stop_on_signals(interrupted: Event | None = None) -> Event:

@@ -393,16 +393,13 @@ class Cluster:
                 everything.callback(session.close)
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Close it."""
         self.close()
 
 
 def _position(log: str, after: str | Instant) -> Position:
-    """Return behind what is read: a cursor, or an instant. Raises BadRequest."""
     if isinstance(after, str):
         return parse_cursor(after, log)
     check_type(int, after=after)

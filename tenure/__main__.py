@@ -67,8 +67,6 @@ INPUT_OUTPUT: Final = 74
 
 
 class _Release(argparse.Action):
-    """``--version``."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from timeagent import VERSION, core
 

@@ -60,8 +60,6 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known now."""
-
     now: TimeInterval
     """A day around the machine's clock where there is no bound."""
     problem: BadTime | None
@@ -197,8 +195,6 @@ WIDTH_MIN: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The characters of a plot."""
-
     low: str
     high: str
     bar: str
@@ -256,7 +252,6 @@ class Axis:
 
     @classmethod
     def over(cls, intervals: Sequence[TimeInterval], middle: int) -> Axis:
-        """Return the axis for some intervals, at least one."""
         narrowest = min(max(1, each.radius) for each in intervals)
         reaches = [max(abs(each.earliest - middle), abs(each.latest - middle)) for each in intervals]
         shown = [reach for reach in reaches if reach <= _WIDE * narrowest] or [min(reaches)]

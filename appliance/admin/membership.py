@@ -78,7 +78,6 @@ def decode_request(data: bytes, node: str, where: str) -> Request:
 
 
 def request_path(node: str) -> str:
-    """Return where a node's request lies, below the root."""
     return f"{TMP}/join.{check_node(node)}"
 
 

@@ -178,7 +178,6 @@ _NEWEST_RACKS = 144
 
 
 def pack(cluster: Cluster, options: Namespace) -> int:
-    """Pack the sealed racks of a log, the newest ones or all, and sweep their directories."""
     log = cluster.logs.opened(options.log)
     packer = Packer(cluster.context, log.grid, Authority(cluster.context, log.grid).sealer)
     chosen = sorted(racks_there(cluster.context.storage, log.grid))[0 if options.all else -_NEWEST_RACKS :]
@@ -207,7 +206,6 @@ def pack(cluster: Cluster, options: Namespace) -> int:
 
 
 def retain(cluster: Cluster, options: Namespace) -> int:
-    """Delete the packs of racks that ended more than so many days ago, or say which they are."""
     if options.days < 1:
         raise BadRequest(
             "bad-days", f"{options.days} days: a pack is kept for at least one", hint="use --days 1 or more"
@@ -235,7 +233,6 @@ def retain(cluster: Cluster, options: Namespace) -> int:
 
 
 def show_forecast(cluster: Cluster, options: Namespace) -> int:
-    """Say what the log costs in names (inodes) and bytes, if it goes on as it does."""
     grid = cluster.logs.opened(options.log).grid
     found = forecast(cluster.context, grid, options.days)
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"

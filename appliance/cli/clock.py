@@ -120,7 +120,6 @@ class _Record(msgspec.Struct, rename={"schema_name": "schema"}):
 
 
 def judge_evidence(options: Namespace) -> int:
-    """Judge one file. Raises Damaged, Environment, BadConfiguration."""
     record = _opened(_read(options.file, _EVIDENCE_BYTES_MAX), options.file)
     keys = {key.id: key for key in map(_public, options.key)}
     shown: list[dict[str, Any]] = []

@@ -380,7 +380,6 @@ def _mode(help_text: str) -> Argument:
 
 
 def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
-    """Return a verb about a lease that no process keeps."""
 
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, ByHand(cluster, random.Random(os.urandom(32))), options)  # noqa: S311 - names, seeded so

@@ -97,7 +97,6 @@ class Release(msgspec.Struct):
 
 
 def run_upgrade(options: Namespace) -> int:
-    """Go over to this release, or to a package's."""
     root = root_path(options.root)
     coming = read_package(Path(options.package)) if options.package else Release(VERSION, FORMAT)
     if options.installed:  # the package has restarted what ran; what did not is started

@@ -54,7 +54,6 @@ def named_root(options: argparse.Namespace) -> Root:
 
 
 def open_cluster(options: argparse.Namespace) -> Cluster:
-    """Open the cluster that the options name. Raises what Cluster.open raises."""
     from appliance.cluster import Cluster
 
     return Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
@@ -63,7 +62,6 @@ def open_cluster(options: argparse.Namespace) -> Cluster:
 def cluster_command(
     summary: str, work: Callable[[Cluster, argparse.Namespace], int], *arguments: Argument, repeated: bool = False
 ) -> Command:
-    """Return a command that opens the cluster its options name, and works on it."""
 
     def run(options: argparse.Namespace) -> int:
         with open_cluster(options) as cluster:

@@ -178,8 +178,6 @@ class _Line(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What a daemon says at CHECKS_PATH."""
-
     release: str
     checks: list[_Line]
 

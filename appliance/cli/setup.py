@@ -140,7 +140,6 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
 
 
 def _init(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
-    """Make a cluster of an empty directory; where it is made already, say what is there."""
     key_file = Path(options.root_key).absolute() if options.root_key else None
     if there is not None:
         policy = registers_at(storage, root).newest_policy()
@@ -193,7 +192,6 @@ def _founded(
 
 
 def _join(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
-    """Let this machine into a cluster; where it is in already, say so."""
     if there is not None:
         return _joined(options, there, already=True)
     if options.root_key is None:
@@ -299,7 +297,6 @@ def _with_cluster(step: Callable[[Cluster | None, Namespace], int], options: Nam
 
 
 def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
-    """Give the shards away, and wait until others run them."""
     if cluster is None:
         return 0
     node = options.node or cluster.settings.node

@@ -390,7 +390,6 @@ def _running(hosted: Mapping[int, HostedShard]) -> Iterator[Metric]:
 
 
 def exposition(collector: NodeCollector) -> HttpAnswer:
-    """Return what Prometheus reads: the text format, version 0.0.4."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return HttpAnswer(200, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)

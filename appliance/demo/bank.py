@@ -55,7 +55,6 @@ _decoder = msgspec.json.Decoder(Opening | Transfer)
 
 
 def decode_entry(payload: bytes) -> Opening | Transfer:
-    """Read a message. Raises msgspec.DecodeError for what is none of the bank's."""
     entry: Opening | Transfer = _decoder.decode(payload)
     return entry
 
@@ -140,7 +139,6 @@ BALANCES: Final[Fold[Balances]] = Fold(
 
 
 def account(number: int) -> str:
-    """Return an account's name, which is also its domain."""
     return f"account/{number:02d}"
 
 

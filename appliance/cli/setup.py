@@ -206,15 +206,11 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
 
 
 def _joined(options: Namespace, settings: Settings, *, already: bool = False) -> int:
+    place = {"root": str(settings.root), "node": settings.node, "node_dir": str(settings.directory)}
     return present(
         options,
         "tenure.join",
-        {
-            "root": str(settings.root),
-            "node": settings.node,
-            "node_dir": str(settings.directory),
-            "already": already,
-        },
+        place | {"already": already},
         f"This machine is node {settings.node} of the cluster at {settings.root}{' already' * already}.",
         f"Settings and keys: {settings.directory}.",
     )
@@ -244,8 +240,6 @@ def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
 
 
 _LENGTHS: Final = {"span": "a bag's span", "grace": "a bag's grace", "rack": "a rack's length"}
-
-
 _ROOT: Final = argument("root_path ROOT", "the shared directory")
 _NO_SYSTEMD: Final = argument("--no-systemd", "leave this machine's units alone")
 
@@ -272,33 +266,32 @@ def run_leave(options: Namespace) -> int:
     root = named_root(options)
     options.root = str(root)
 
-    def on_the_mount(step: Callable[[Cluster | None, Namespace], int]) -> int:
-        return service.as_own_user(lambda: _with_cluster(step, options), allow_root=options.allow_root)
+    def on_the_mount(step: Callable[[Cluster, Namespace], int], nothing: Callable[[], int] = lambda: 0) -> int:
+        return service.as_own_user(lambda: _with_cluster(step, options, nothing), allow_root=options.allow_root)
 
     status = on_the_mount(_hand_over)
     if status == 0 and options.node is None:
         if isinstance(root, Path) and service.is_there() and options.node_dir is None and not options.no_systemd:
             service.switch_off(root)
         status = on_the_mount(_refuse_running)
-    return status or on_the_mount(_finish)
+    gone = {"node": options.node, "left": True, "shards": [], "remains": []}
+    return status or on_the_mount(_finish, lambda: present(options, "tenure.leave", gone))
 
 
-def _with_cluster(step: Callable[[Cluster | None, Namespace], int], options: Namespace) -> int:
-    """Open the cluster for a step; None, and a word about it, where this machine is no node of it."""
+def _with_cluster(step: Callable[[Cluster, Namespace], int], options: Namespace, nothing: Callable[[], int]) -> int:
+    """Open the cluster for a step; do ``nothing``, and say so, where this machine is no node of it."""
     try:
         cluster = open_cluster(options)
     except BadConfiguration as problem:
         if problem.code != "not-joined":
             raise
         note(f"tenure: {problem.message}: there is nothing to leave")
-        return step(None, options)
+        return nothing()
     with cluster:
         return step(cluster, options)
 
 
-def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
-    if cluster is None:
-        return 0
+def _hand_over(cluster: Cluster, options: Namespace) -> int:
     node = options.node or cluster.settings.node
     check_known(cluster.registers.newest_trust().keys, node)
     if options.root_key is None:
@@ -333,10 +326,8 @@ def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
     return 0
 
 
-def _refuse_running(cluster: Cluster | None, _options: Namespace) -> int:
+def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
-    if cluster is None:
-        return 0
     runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
     if runtime.is_dir() and daemon_lock(runtime).is_held():
         raise TryAgain(
@@ -347,10 +338,8 @@ def _refuse_running(cluster: Cluster | None, _options: Namespace) -> int:
     return 0
 
 
-def _finish(cluster: Cluster | None, options: Namespace) -> int:
+def _finish(cluster: Cluster, options: Namespace) -> int:
     """Revoke the keys, and say what was not done."""
-    if cluster is None:
-        return present(options, "tenure.leave", {"node": options.node, "left": True, "shards": [], "remains": []})
     node = options.node or cluster.settings.node
     if options.root_key is not None and not has_left(cluster.registers, node):
         key = root_key(cluster, options)

@@ -26,7 +26,7 @@ from timeagent.keys import Verifier, fingerprint
 from timeagent.sources.local import AssumedSource, KernelSource
 from timeagent.units import Instant
 
-from .admin.founding import read_marker
+from .admin.membership import read_marker
 from .bag.closedbags import ListedFiles
 from .bag.horizon import Horizon
 from .bag.logs import list_logs

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -181,7 +182,7 @@ def _run(
         result = run.audit()
         if staged is None:
             return result, None
-        if run.doubted:  # of a timeline ledgers come first, before anything is doubted
+        if run.whole.doubted:  # of a timeline ledgers come first, before anything is doubted
             told, staged = EventRows(), TimelineWriter(staged.db)
             read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
             staged.take(told.chunks())
@@ -219,63 +220,55 @@ class _AuditRun:
     """Of what was read before; None too where nothing of this run may be kept."""
     staged: TimelineWriter | None
     """Where events go to."""
-    doubted: bool = False
-    """Whether a lock file names a trust record that is not there."""
+    whole: Part = field(default_factory=Part)
     records: ClusterRecords = field(init=False)
-    _jobs: int = field(init=False)
+    _jobs: int = 1
     """How many processes read it; 0: as many as are worth it."""
-    _spool: Spool | None = field(init=False)
+    _spool: Spool | None = None
     _reading: EvidenceSource = field(init=False)
-    _grids: dict[str, Grid] = field(init=False)
+    _grids: dict[str, Grid] = field(default_factory=dict)
     """Of the logs that are read: known before the first rack is."""
-    _whole: Part = field(init=False)
-    _taken: int = field(init=False)
+    _taken: int = 0
 
     def audit(self) -> Audit:
         """Read the tree, and judge it."""
         try:
-            whole = self._load(self.options.jobs)
+            self._load(self.options.jobs)
         except Doubted:
             self.index.clear()
             if self.staged:
                 self.staged.clear()
             self.tree.unreadable.clear()
             self.store = None
-            whole = self._load(1)
-        self.doubted = whole.doubted
-        return self._concluded(whole)
+            self._load(1)
+        return self._concluded()
 
-    def _load(self, jobs: int) -> Part:
+    def _load(self, jobs: int) -> None:
         """Read everything. Raises Doubted where several processes, or an earlier run, may have read it differently."""
         self.records, findings = load_records(self.tree, self.signatures, self.root_key)
-        self._jobs, self._grids, self._whole, self._taken = jobs, {}, Part(), 0
+        self._jobs, self._grids, self.whole, self._taken = jobs, {}, Part(findings=findings), 0
         # What is kept for the next audit holds its columns itself.
         self._spool = None if self.store else self.index.spool
         keep = self._spool.keep if self._spool else list
         hashed = self.options.hashed
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
-        self._walk()
-        self._whole.findings += findings
-        return self._whole
-
-    def _walk(self) -> None:
-        whole, tree = self._whole, self.tree
         births, told = PartMaker(), EventRows()
-        bags = BagWalk(self._reading, births, self._rack_facts(told))
-        logs = [(log, list(self._places(log, bags))) for log in tree.logs()]
-        for path in tree.barred(LOGS):
+        bags = self._bags(births, told)
+        logs = [(log, list(self._places(log, bags))) for log in self.tree.logs()]
+        for path in self.tree.barred(LOGS):
             bags.barred(path.removeprefix(f"{LOGS}/"))
         units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
-        units += tree.ledgers()
+        units += self.tree.ledgers()
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
         parts = self._parts(units)
         for log, places in logs:
             self._log(log, places, parts, bags)
         self._take(births.done(), FIRST_RANK)
+        whole = self.whole
         if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
             self.records.doubt_keys()
         chains = PartMaker()
-        ShardWalk(self._reading, chains, self._shard_facts(told)).walk_chains()
+        self._shards(chains, told).walk_chains()
         self._take(chains.done(), FIRST_RANK)
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
@@ -285,11 +278,11 @@ class _AuditRun:
         if self.store:
             self.store.keep_only(unit.path for unit in units)
 
-    def _rack_facts(self, told: EventRows) -> RackFacts | None:
-        return RackFacts(self._reading, told) if self.options.timeline else None
+    def _bags(self, told: PartMaker, events: EventRows) -> BagWalk:
+        return BagWalk(self._reading, told, RackFacts(self._reading, events) if self.options.timeline else None)
 
-    def _shard_facts(self, told: EventRows) -> ShardFacts | None:
-        return ShardFacts(told) if self.options.timeline else None
+    def _shards(self, told: PartMaker, events: EventRows) -> ShardWalk:
+        return ShardWalk(self._reading, told, ShardFacts(events) if self.options.timeline else None)
 
     def _places(self, log: str, bags: BagWalk) -> Iterator[Rack | str]:
         """Yield a log's racks that are read; the path of each directory that is no rack."""
@@ -328,29 +321,25 @@ class _AuditRun:
             if part.doubted and (store or self._jobs != 1):
                 raise Doubted
             if progress:
-                progress(done, len(units), self._whole.counts.messages, unit.path)
+                progress(done, len(units), self.whole.counts.messages, unit.path)
             yield part
 
     def _fresh(self, units: Sequence[Unit]) -> Iterator[Part]:
         jobs = self._jobs or default_jobs(len(units))
         if jobs == 1:
             return map(self._part, units)
-        return map(decode_part, in_order(self._encoded, units, jobs))
-
-    def _encoded(self, unit: Unit) -> bytes:
-        return encode_part(self._part(unit))
+        return map(decode_part, in_order(lambda unit: encode_part(self._part(unit)), units, jobs))
 
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
         before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
         if isinstance(unit, Rack):
-            grid = self._grids[unit.log]
+            grid, bags = self._grids[unit.log], self._bags(told, events)
             listing = self.tree.listing(grid, unit)
-            bags = BagWalk(self._reading, told, self._rack_facts(events))
             told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.frames.chunks()
         else:
-            shards = ShardWalk(self._reading, told, self._shard_facts(events))
+            shards = self._shards(told, events)
             shards.ledger(unit)
             columns = shards.chunks()
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
@@ -367,30 +356,28 @@ class _AuditRun:
                 continue
             part = next(parts)
             self._take(part, self._taken * PART_RANKS)
-            self._whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
+            self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
 
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
-        self._whole.take(part)
+        self.whole.take(part)
         self.tree.unreadable |= part.unreadable
         self.index.take(part, sign * self._taken * PART_RANKS)
         if self.staged:
             self.staged.take(part.timeline, event_rank)
         self._taken += 1
 
-    def _concluded(self, whole: Part) -> Audit:
+    def _concluded(self) -> Audit:
         """Judge what was read."""
-        tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
+        records, counts, torn = self.records, self.whole.counts, self.whole.ledgers.torn
         heads = head_facts(self.index)
         known = runs(heads.values())
-        judged, witnesses = judge(
-            self.index, records, heads, known, whole, tree, self.options.narrowing, self.options.jobs
-        )
-        findings = [*whole.findings, *judged, *check_foreign(tree)]
+        judged, witnesses = self._judged(heads, known)
+        findings = [*self.whole.findings, *judged, *check_foreign(self.tree)]
         findings += [
-            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()
+            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
-        ordered = tuple(once_each(list(name_clocks(findings, tree, records, self.signatures))))
+        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures))))
         summary = Summary(
             messages=counts.messages,
             rejected=counts.rejected,
@@ -403,6 +390,48 @@ class _AuditRun:
         root = records.root.public if records.root else None
         return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
 
+    def _judged(self, heads: Mapping[HeadName, HeadFact], known: Mapping[bytes, ShardRun]) -> tuple[list[Finding], int]:
+        """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
+        index, records, tree, ledgers = self.index, self.records, self.tree, self.whole.ledgers
+        narrowing, facts, newest = self.options.narrowing, heads.values(), self.whole.newest_time()
+        ceilings = ceiling_chains(index)
+        of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
+        for token in chain((fact.token for fact in facts), of_ceilings):
+            newest = later(newest, token)
+        policy, policies = records.newest_policy, Policies(records.widest)
+        if policy:
+            policies = Policies(records.widest, policy.number, known_until(self.whole.policy_closed, policy.number))
+        cluster = ClusterFacts(
+            runs=known,
+            heads=heads,
+            ceilings=ceilings,
+            finished=frozenset(ledgers.stopped),
+            maps=records.maps,
+            follows=followed(ceilings, records.maps),
+            counts=counting(facts),
+            policies=policies,
+            coverage=Coverage.of(index, policy, newest),
+            closings=Closings(index.closings()),
+        )
+        if narrowing.domains:
+            check_asked(narrowing, index.all_domains())
+        sessions = session_histories(index, cluster)
+        seen = judge_buckets(index, cluster, sessions, narrowing, self.options.jobs)
+        findings = [policies.judged(each.finding, each.signed_ns) for each in self.whole.beyond_policy]
+        findings += check_heads(facts, ceilings, policies)
+        findings += check_ceilings(ceilings, policies)
+        findings += check_phases(facts, ceilings, records)
+        findings += check_maps(records.maps)
+        if tree.names("shards"):
+            findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
+        findings += (
+            each for each in check_ledgers(facts, ceilings, ledgers, newest, known) if not tree.hides(each.subject)
+        )
+        findings += seen.findings
+        if narrowing.whole:  # of a session lease some leases alone say too little
+            findings += check_sessions(sessions, seen.notes, cluster)
+        return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
+
 
 def _gaps(run: ShardRun, *, torn: bool) -> int:
     """A torn last block is a gap, unless a later batch shows that gap already."""
@@ -411,65 +440,6 @@ def _gaps(run: ShardRun, *, torn: bool) -> int:
 
 _WORTH_IT: Final = 2_000_000
 """With fewer bytes of columns than this, other processes are not asked."""
-
-
-def judge(
-    index: Index,
-    records: ClusterRecords,
-    heads: Mapping[HeadName, HeadFact],
-    known_runs: Mapping[bytes, ShardRun],
-    whole: Part,
-    tree: Tree,
-    narrowing: Narrowing,
-    jobs: int,
-) -> tuple[list[Finding], int]:
-    """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known.
-
-    ``tree``: where a name is looked for once more.
-    """
-    newest, ledgers = whole.newest_time(), whole.ledgers
-    ceilings = ceiling_chains(index)
-    policy = records.newest_policy
-    facts = heads.values()
-    for fact in facts:
-        newest = later(newest, fact.token)
-    for chain in ceilings.values():
-        for each in chain.facts:
-            newest = later(newest, each.token)
-    coverage = Coverage.of(index, policy, newest)
-    policies = Policies(records.widest)
-    if policy:
-        policies = Policies(records.widest, policy.number, known_until(whole.policy_closed, policy.number))
-    cluster = ClusterFacts(
-        runs=known_runs,
-        heads=heads,
-        ceilings=ceilings,
-        finished=frozenset(ledgers.stopped),
-        maps=records.maps,
-        follows=followed(ceilings, records.maps),
-        counts=counting(facts),
-        policies=policies,
-        coverage=coverage,
-        closings=Closings(index.closings()),
-    )
-    if narrowing.domains:
-        check_asked(narrowing, index.all_domains())
-    sessions = session_histories(index, cluster)
-    seen = judge_buckets(index, cluster, sessions, narrowing, jobs)
-    findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
-    findings += check_heads(facts, ceilings, policies)
-    findings += check_ceilings(ceilings, policies)
-    findings += check_phases(facts, ceilings, records)
-    findings += check_maps(records.maps)
-    if tree.names("shards"):
-        findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
-    findings += (
-        each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
-    )
-    findings += seen.findings
-    if narrowing.whole:  # of a session lease some leases alone say too little
-        findings += check_sessions(sessions, seen.notes, cluster)
-    return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
 
 
 class BucketSeen(msgspec.Struct):

@@ -2,8 +2,8 @@
  * one shape from each other, make columns of their fields, and check Merkle paths.
  *
  * All input is a stranger's. Every length is compared with what is there before anything is read or allocated by it;
- * what a caller says about places in records is compared with the records. Nothing here keeps anything between calls,
- * but the seed of a hash. Each function says what its Python reference is: both answer the same to the same bytes.
+ * what a caller says about places in records is compared with the records. Nothing here keeps anything between calls.
+ * Each function says what its Python reference is: both answer the same to the same bytes.
  *
  * Columns come back as bytes: an int64 a row, unless said otherwise, in the machine's order, which is little-endian.
  */
@@ -15,8 +15,6 @@ enum {
     STEP = 2 + DIGEST_BYTES, /* a hash in a list of hashes: MessagePack's two bytes before it */
     LEVELS = 64,
 };
-
-static const uint64_t MIXER = 0x9E3779B97F4A7C15u;
 
 static uint32_t little_u32(const uint8_t *at)
 {
@@ -408,23 +406,25 @@ PyObject *core_column(PyObject *module, PyObject *args)
     return result;
 }
 
-/* Return a number for bytes: equal for equal ones. Who does not know the seed cannot make many that collide. Four
- * words at a time, of which none waits for another. */
-static uint64_t mark(Span value, uint64_t seed)
+/* A number of which nothing can be said without knowing both: the halves of their product, one over the other. */
+static uint64_t folded(uint64_t one, uint64_t other)
 {
-    uint64_t lanes[4] = {seed, ~seed, seed << 1, seed ^ (uint64_t)value.size}, words[4];
+    unsigned __int128 product = (unsigned __int128)one * other;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* Return a number for bytes: equal for equal ones. Who does not know the secrets cannot make many that collide: there
+ * is no change of one word that another change undoes whatever they are. */
+static uint64_t mark(Span value, const uint64_t secrets[2])
+{
+    uint64_t found = secrets[0] ^ (uint64_t)value.size, words[2];
     for (Py_ssize_t at = 0; at < value.size; at += (Py_ssize_t)sizeof words) {
         Py_ssize_t left = value.size - at;
         memset(words, 0, sizeof words);
         memcpy(words, value.at + at, left < (Py_ssize_t)sizeof words ? (size_t)left : sizeof words);
-        for (int n = 0; n < 4; n++) {
-            lanes[n] = (lanes[n] ^ words[n]) * MIXER;
-            lanes[n] ^= lanes[n] >> 29;
-        }
+        found = folded(words[0] ^ found, words[1] ^ secrets[1]);
     }
-    for (int n = 1; n < 4; n++)
-        lanes[0] = (lanes[0] ^ lanes[n] ^ lanes[0] >> 31) * MIXER;
-    return lanes[0] ^ lanes[0] >> 32;
+    return folded(found ^ secrets[0], secrets[1]);
 }
 
 /* A set of different values, numbered in the order in which they came. */
@@ -434,7 +434,7 @@ typedef struct {
     int64_t *slots; /* open addressing: number + 1 of a value, or 0 */
     size_t mask;
     Py_ssize_t count;
-    uint64_t seed;
+    uint64_t secrets[2];
 } Numbering;
 
 static void numbering_free(Numbering *known)
@@ -444,17 +444,17 @@ static void numbering_free(Numbering *known)
     PyMem_Free(known->slots);
 }
 
-/* Make room for so many values. Returns 0; -1 with MemoryError, then there is nothing to free. */
+/* Make room for so many values. Returns 0; -1 with an exception. Either way there is something to free. */
 static int numbering_init(Numbering *known, Py_ssize_t most)
 {
-    static const char some[] = "seed";
     size_t slots = 16;
-    PyObject *secret = PyBytes_FromStringAndSize(some, sizeof some);
-    if (!secret)
-        return -1;
-    memset(known, 0, sizeof *known);
-    known->seed = (uint64_t)PyObject_Hash(secret) | 1; /* differs from process to process, as Python's hashes do */
-    Py_DECREF(secret);
+    for (int n = 0; n < 2; n++) {
+        PyObject *text = PyUnicode_FromFormat("secret %d", n);
+        if (!text)
+            return -1;
+        known->secrets[n] = (uint64_t)PyObject_Hash(text); /* differs from process to process */
+        Py_DECREF(text);
+    }
     while (slots / 2 < (size_t)most)
         slots *= 2;
     known->mask = slots - 1;
@@ -463,7 +463,6 @@ static int numbering_init(Numbering *known, Py_ssize_t most)
     known->slots = PyMem_Calloc(slots, sizeof *known->slots);
     if (known->values && known->marks && known->slots)
         return 0;
-    numbering_free(known);
     PyErr_NoMemory();
     return -1;
 }
@@ -480,7 +479,7 @@ static int64_t number_of(Numbering *known, Span value, int64_t guess)
 {
     if (guess >= 0 && same(known, guess, value))
         return guess;
-    uint64_t own = mark(value, known->seed);
+    uint64_t own = mark(value, known->secrets);
     size_t slot = own & known->mask;
     for (; known->slots[slot]; slot = (slot + 1) & known->mask) {
         int64_t number = known->slots[slot] - 1;

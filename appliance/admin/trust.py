@@ -1,7 +1,10 @@
-"""Which keys a cluster believes, changed: the next trust record made from the newest, signed by the root key.
+"""The next trust record and the next policy: made from the newest, signed by the root key.
 
 A key is never taken out of the record. It is valid for a stretch of time, and a revocation ends that stretch at an
 instant: what it signed for an earlier one stays accepted, so an archive can be judged years after its keys are gone.
+
+There is no instant from which a policy counts, and nobody has to acknowledge it: each process takes it up when it sees
+it (``record_watch.py``), and each frame is judged by the policy that it names.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from timeagent.units import DAY, Instant, Span
 
 from ..formats.framing import Kind
 from ..formats.names import Address, check_node
+from ..formats.policy import Policy, check_policy
 from ..node.records import Registers
 
 KEY_LIFE_NS: Final = 3650 * DAY
@@ -197,3 +201,23 @@ def _publish(
         if registers.publish(Kind.TRUST, record, root_key):
             return record.number
     raise TryAgain("trust-contended", f"{_TRIES} trust records were published by others", hint="try again")
+
+
+def next_policy(newest: Policy, changes: Mapping[str, int]) -> Policy:
+    """Return the policy that comes after one, or the same one if nothing would change.
+
+    ``changes``: new values of some of its spans. Raises BadConfiguration, naming both values, if a relation fails.
+    """
+    if all(getattr(newest, name) == value for name, value in changes.items()):
+        return newest
+    return check_policy(replace(newest, number=newest.number + 1, **changes))
+
+
+def publish_policy(registers: Registers, root_key: Signer, policy: Policy) -> None:
+    """Link a policy under its number. Touches the mount. Raises TryAgain if somebody else has taken that number."""
+    if not registers.publish(Kind.POLICY, policy, root_key):
+        raise TryAgain(
+            "policy-changed",
+            f"somebody else has published policy {policy.number} meanwhile",
+            hint="look at it with tenure policy show, then decide anew",
+        )

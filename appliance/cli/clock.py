@@ -59,7 +59,7 @@ from timeagent.sources.nonce import DOOR_NAME, Exchanged
 from timeagent.sources.port import Source
 from timeagent.units import MS, SECOND, Span, TimeInterval, parse_span, rfc3339, span_text
 
-from ..admin.founding import read_marker
+from ..admin.membership import read_marker
 from ..bag.roots import parse_root, storage_at
 from ..formats.birth import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory

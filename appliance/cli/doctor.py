@@ -32,7 +32,7 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureEr
 from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span, TimeInterval
 
-from ..admin.founding import read_marker
+from ..admin.membership import read_marker
 from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
 from ..bag.roots import cluster_storage_at, is_address, parse_root

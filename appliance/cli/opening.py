@@ -72,9 +72,10 @@ def cluster_command(
 
 def registers_at(storage: Storage, root: Root) -> Registers:
     """Return the records of the cluster at a root, by the key in its marker. Raises what read_marker raises."""
-    from appliance.admin.founding import read_marker
     from appliance.node.records import Registers
     from timeagent.keys import Verifier
+
+    from ..admin.membership import read_marker
 
     marker = read_marker(storage, root)
     return Registers(storage, marker.cluster_id, Verifier(marker.root_key))
@@ -104,6 +105,6 @@ def stop_on_signals(interrupted: Event | None = None) -> Event:
 
 def root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
     """Read the root key that the options name. Raises NotTrusted for that of another cluster."""
-    from appliance.admin.founding import load_root_key
+    from ..admin.membership import load_root_key
 
     return load_root_key(Path(options.root_key), cluster.settings.root_key, cluster.root)

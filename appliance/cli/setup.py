@@ -26,15 +26,21 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUna
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
-from ..admin.founding import NOWHERE, Listen, enroll, load_root_key, read_marker, refuse_not_empty, set_up
 from ..admin.membership import (
+    NOWHERE,
+    Listen,
     ask,
+    enroll,
     finish,
     given_away,
     has_left,
     heirs,
+    load_root_key,
     prepared,
+    read_marker,
+    refuse_not_empty,
     revoke,
+    set_up,
     shards_of,
 )
 from ..admin.moving import moved

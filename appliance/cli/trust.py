@@ -27,9 +27,17 @@ from timeagent.keys import (
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
-from ..admin.founding import next_policy, publish_policy
 from ..admin.membership import accept, asked, let_in
-from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
+from ..admin.trust import (
+    KEY_OVERLAP_NS,
+    check_known,
+    issue,
+    move_node,
+    next_policy,
+    publish_policy,
+    revoke_keys,
+    revoke_node,
+)
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
 from .opening import JSON, ROOT_KEY, cluster_command, root_key

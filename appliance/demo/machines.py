@@ -28,7 +28,7 @@ from timeagent.errors import Environment
 from timeagent.keys import Signer, save_private_key
 from timeagent.units import MINUTE, MS, SECOND, Instant
 
-from ..admin.founding import enroll, found_cluster, publish_map
+from ..admin.membership import enroll, found_cluster, publish_map
 from ..bag.roots import Root, storage_at
 from ..formats.policy import Policy
 from ..node.runtime import default_directory

@@ -26,7 +26,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from appliance.admin.founding import found_cluster, publish_map
 from appliance.admin.trust import admit
 from appliance.bag.reader import Message
 from appliance.formats.lease import Holder
@@ -47,6 +46,7 @@ from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, span_of
 
+from ..admin.membership import found_cluster, publish_map
 from ..bag.ports import BagContext, Published
 from ..formats.birth import BagKind
 

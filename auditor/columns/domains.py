@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.shardmap import chain_of
+from auditor.rules.finding import breaks
 from auditor.rules.grants import signed_within
 from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 from timeagent.signedtime import STALENESS_NS
@@ -115,25 +116,27 @@ class SessionColumns:
         self.suspect = np.zeros(len(known) + 1, np.bool_)
         """Whether something is told of it where more is told than once, or with numbers that are too large."""
         self.suspect[-1] = True
-        ends, position, expiry = [0], [NOTHING], [NOTHING]
-        ended: list[bytes] = []
+        words, ended = [(NOTHING, NOTHING, NOTHING)], list[bytes]()
         for number, history in enumerate(known.values()):
             highest = 0
             for told in history.told:
                 highest = max(highest, told.witness.expiry_ns)
-                position.append(self._place(told.position, number))
-                expiry.append(min(highest, NUMBER_MAX))
+                words.append((number, self._place(told.position, number), min(highest, NUMBER_MAX)))
                 ended += told.witness.ended
             self.suspect[number] |= highest >= NUMBER_MAX
-            ends.append(len(position) - 1)
             if history.over is not None:
                 self.over[number] = self._place(history.over.position, number)
-        self._ends = np.array([*ends, ends[-1]], np.int64)
-        """Where in the columns the last word of each stands that was told before the next one's first."""
-        self._position, self._expiry = np.array(position, np.int64), np.array(expiry, np.int64)
+        self._session, self._position, self._expiry = np.array(words, np.int64).T
+        """Of each word on a session lease: of which, where, and the highest expiry by then."""
+        self._positions = np.unique(self._position)
+        self._order = self._key(self._session, self._position)
         each = numbers(b"".join(ended), 2)
         self.ended = np.unique(marks(np.zeros(len(each), np.int64), each))
         """Marks of the leases that were ended alone."""
+
+    def _key(self, session: Column, position: Column) -> Column:
+        """Return a number for each session lease and position, in order of both."""
+        return session * (len(self._positions) + 1) + np.searchsorted(self._positions, position)
 
     def _place(self, position: Position, number: int) -> int:
         """Return a position as columns have it."""
@@ -156,13 +159,8 @@ class SessionColumns:
 
     def expiry_before(self, session: Column, position: Column) -> Column:
         """Return the latest expiry that was told of each session lease before a position; NOTHING where none was."""
-        low, high = self._ends[session].copy(), self._ends[session + 1].copy()
-        while (low < high).any():
-            middle = (low + high + 1) // 2
-            before = self._position[middle] < position
-            low = np.where(before & (low < high), middle, low)
-            high = np.where(~before & (low < high), middle - 1, high)
-        return np.where(low > self._ends[session], self._expiry[low], NOTHING)
+        last = np.searchsorted(self._order, self._key(session, position)) - 1
+        return np.where(self._session[last] == session, self._expiry[last], NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +185,21 @@ def judge_domains(
     without = [*odd.union(uses.names.values).difference(known)]
     bad = np.fromiter(map(odd.__contains__, known), np.bool_, len(known))
     rows = entries.rows()
-    if len(rows):
-        leases = _Leases(rows, entries, heads, bad)
-        leases.check_shape()
-        leases.check_statements(cluster)
-        leases.check_ends_told()
-        leases.check_order_of_claims()
-        leases.check_sessions(sessions)
-        leases.check_ends(cluster)
-        leases.check_conflicts()
-        leases.check_moves()
-        _check_uses(leases, uses, used, cluster)
-        witnesses = int((leases.told & ~bad[leases.name]).sum())
-    else:
-        witnesses = 0
+    if not len(rows):
+        return DomainsSeen(without, 0)
+    leases = _Leases(rows, entries, heads, bad)
+    leases.check_shape()
+    leases.check_statements(cluster)
+    leases.check_ends_told()
+    leases.check_order_of_claims()
+    leases.check_sessions(sessions)
+    leases.check_ends(cluster)
+    leases.check_conflicts()
+    leases.check_moves()
+    _check_uses(leases, uses, used, cluster)
     names = list(known)
-    return DomainsSeen([*without, *(names[n] for n in np.flatnonzero(bad).tolist())], witnesses)
+    suspects = [*without, *(names[n] for n in np.flatnonzero(bad).tolist())]
+    return DomainsSeen(suspects, int((leases.told & ~bad[leases.name]).sum()))
 
 
 class _Leases:
@@ -283,11 +280,11 @@ class _Leases:
     def check_statements(self, cluster: ClusterFacts) -> None:
         """Check what one witness may say, by itself and after the one before it."""
         rows, heads, head, told = self.rows, self.heads, self.head, self.told
-        wrong = (rows["expiry"] > heads.ceiling[head]) | (rows["fence"] > heads.ceiling[head])
+        wrong = breaks("grant-above-ceiling", np.maximum(rows["expiry"], rows["fence"]), heads.ceiling[head])
         widest = cluster.policies.widest
         if widest is not None:
             term = min(widest.lease_term_max_ns, NUMBER_MAX)
-            wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
+            wrong |= breaks("term-above-policy", rows["expiry"], heads.midpoint[head] + term + heads.radius[head])
         low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
         renewal = rows["kind"] == RENEWAL
         wrong |= low & ~renewal
@@ -344,7 +341,7 @@ class _Leases:
         claims = self.begins.copy()
         claims[1:] |= self.told[1:] & ~self.begins[1:] & (rows["mode"][1:] != rows["mode"][:-1])
         self.claims = claims
-        self.suspect(claims & (rows["fence"] <= self.heads.floor[self.head]))
+        self.suspect(claims & breaks("fence-not-growing", rows["fence"], self.heads.floor[self.head]))
         stating = np.flatnonzero(claims | ~self.told)
         stating = stating[np.lexsort((self.position[stating], self.name[stating]))]
         self.stating: Column = stating
@@ -380,11 +377,12 @@ class _Leases:
         floor, given = self._highest("floor"), self.ended & (self.outcome == _RELINQUISHED)
         word: Column = ends["last_watermark"]
         self.watermark: Column = np.where(word == NOTHING, floor, word)
-        self.suspect_leases(given & ends["timed"] & (self._unfounded(ends, cluster) | (self.watermark >= self.expiry)))
+        beyond = breaks("watermark-beyond-expiry", self.watermark, self.expiry)
+        self.suspect_leases(given & ends["timed"] & (self._unfounded(ends, cluster) | beyond))
         self.suspect_leases(given & ~ends["timed"] & (self.watermark != floor))
         self.suspect_leases(given & (ends["floor"] < word))
         expired = self.ended & (self.outcome == _EXPIRED)
-        early = (ends["last_ended"] <= self.expiry) | ~self.held
+        early = breaks("broken-early", ends["last_ended"], self.expiry) | ~self.held
         early |= heads.midpoint[head] - heads.radius[head] + heads.staleness[head] <= self.expiry
         self.suspect_leases(expired & (early | (ends["floor"] < self.expiry) | (ends["settle_to"] < self.expiry)))
         withdrawn = self.ended & (self.outcome == _WITHDRAWN)
@@ -398,9 +396,10 @@ class _Leases:
         if widest is None:
             return np.zeros(len(ends), np.bool_)
         heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
-        wrong: Flags = (ends["radius"] > widest.radius_ns_max) | (ends["staleness"] > STALENESS_NS)
+        wrong = breaks("radius-above-policy", ends["radius"], widest.radius_ns_max)
+        wrong |= breaks("stale-time", ends["staleness"], STALENESS_NS)
         allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
-        wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
+        wrong |= breaks("r1-breach", np.abs(self.watermark - ends["midpoint"]), allowed)
         latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
         wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
         said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
@@ -512,7 +511,8 @@ def _check_uses(leases: _Leases, uses: RowBucket, rows: Rows, cluster: ClusterFa
         top[used] = np.maximum.reduceat(rows["last"][of], firsts)
         _check_crossing(leases, used, low[used], top[used])
     ends = leases.rows[leases.last]
-    leases.suspect_leases(leases.given & ((messages != ends["last_messages"]) | (top > leases.watermark)))
+    above = breaks("watermark-below-message", leases.watermark, top)
+    leases.suspect_leases(leases.given & ((messages != ends["last_messages"]) | above))
 
 
 def _check_crossing(leases: _Leases, used: Column, low: Column, top: Column) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import lt
 from typing import Final, NamedTuple
@@ -29,13 +29,13 @@ from appliance.formats.framing import (
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
 from auditor.evidence.signatures import FrameReader
-from auditor.rules.finding import Evidence
+from auditor.rules.finding import Evidence, breaks
 from auditor.timeline.events import FRAME, ClockReading, FrameColumns, FrameFile
 from timeagent import core
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
 
-from .layout import NUMBER_MAX, NotPlain, bytes_of, numbers, small, used_of
+from .layout import NUMBER_MAX, NotPlain, bytes_of, numbers, small, time_columns, used_of
 from .records import Shapes
 from .witnesses import Witnesses
 
@@ -119,37 +119,38 @@ def _u32(data: bytes, at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BagRules:
-    """What the frames of a bag are judged by."""
+    """What the frames of a bag are judged by, and what is known of them."""
 
     bag: Bag
     lock: LockFile
+    where: Evidence
+    """Of the lock file that counts."""
     closed: SignedTime | None
     """The lock file's signed time, if it holds."""
     keyring: Keyring | None
     policy: Policy | None
+    policy_of: Callable[[int], Policy | None]
+    """The policy by which a frame is judged that names one with this number."""
     counts: bool
     """Whether the bag's list is the last word on it. Else its rack's seal is missing, which may leave the bag out."""
+    seen: set[bytes] = field(default_factory=set)
+    """Digests of the frames of the bag that count."""
+    after: dict[int, SignedTime] = field(default_factory=dict)
+    """Signed times that are not after the lock file's."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedFile:
-    """A file that a bag was closed with, and what its frames are judged by."""
+    """A file that a bag was closed with."""
 
     by: BagRules
     name: DataName | None
-    lock_where: Evidence
-    seen: set[bytes]
-    """Digests of the frames of the bag that count."""
-    after: dict[int, SignedTime]
-    """Signed times that are not after the lock file's."""
     data: bytes
     """As many bytes as are listed."""
     cut: CutFile | None
     """The same, cut; None: they are not whole frames alone."""
     where: Evidence
     """The file, or where in a pack it begins."""
-    policy_of: Callable[[int], Policy | None]
-    """The policy by which a frame is judged that names one with this number."""
     path: str
     """Of the file under the root, also where a pack holds its bytes."""
 
@@ -199,8 +200,8 @@ class FrameBatch(Cut):
         new: dict[int, set[bytes]] = {}
         for file, begin, end in zip(self.files, self.begins.tolist(), ends, strict=True):
             mine = set(self.names[begin:end])
-            of_bag = new.setdefault(id(file.seen), set())
-            if len(mine) != end - begin or not file.seen.isdisjoint(mine) or not of_bag.isdisjoint(mine):
+            seen, of_bag = file.by.seen, new.setdefault(id(file.by), set())
+            if len(mine) != end - begin or not seen.isdisjoint(mine) or not of_bag.isdisjoint(mine):
                 raise NotPlain
             of_bag |= mine
 
@@ -244,14 +245,15 @@ class FrameBatch(Cut):
         start = np.array([bag.start_ns for bag in bags], np.int64)[self.file]
         end = np.array([bag.end_ns for bag in bags], np.int64)[self.file]
         allowed = tokens.radius + policy.r1_tolerance_ns
-        return (
+        near: Flags = (
             (self.first >= start)
             & (self.last < end)
-            & (tokens.radius <= policy.radius_ns_max)
-            & (tokens.staleness <= STALENESS_NS)
+            & ~breaks("radius-above-policy", tokens.radius, policy.radius_ns_max)
+            & ~breaks("stale-time", tokens.staleness, STALENESS_NS)
             & (self.first >= tokens.midpoint - allowed)
             & (self.last <= tokens.midpoint + allowed)
         )
+        return near
 
 
 class FrameTokens:
@@ -263,10 +265,6 @@ class FrameTokens:
         bag = np.array([bags.setdefault(id(file.by.lock), len(bags)) for file in batch.files])[batch.file]
         kinds = (of_frame * len(bags) + bag) * len(batch.writer_names) + batch.writer
         _, firsts, self.which = np.unique(kinds, return_index=True, return_inverse=True)
-        order = np.argsort(firsts)
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        self.which, firsts = place[self.which], firsts[order]
         self.known: list[SignedTime] = []
         good = []
         for first in firsts.tolist():
@@ -274,16 +272,10 @@ class FrameTokens:
             known = frames.token(raw[of_frame[first]], batch.writer_names[batch.writer[first]], by.keyring)
             token, stamp = known.token, by.closed
             self.known.append(token)
-            good.append(
-                known.refusal is None
-                and (stamp is None or r2_holds(token, stamp, effect_covers_cause=True))
-                and max(token.midpoint_ns, token.radius_ns, token.staleness_ns) < NUMBER_MAX
-            )
-        safe = [token if fine else None for token, fine in zip(self.known, good, strict=True)]
-        self.clean: Flags = np.array(good, np.bool_)[self.which]
-        self.midpoint: Column = np.array([0 if t is None else t.midpoint_ns for t in safe], np.int64)[self.which]
-        self.radius: Column = np.array([0 if t is None else t.radius_ns for t in safe], np.int64)[self.which]
-        self.staleness: Column = np.array([0 if t is None else t.staleness_ns for t in safe], np.int64)[self.which]
+            good.append(known.refusal is None and (stamp is None or r2_holds(token, stamp, effect_covers_cause=True)))
+        fine, times = time_columns(self.known)
+        self.clean: Flags = (fine & np.array(good, np.bool_))[self.which]
+        self.midpoint, self.radius, self.staleness = times[:, self.which]
         self.latest: Column = self.midpoint + self.radius + self.staleness
         """Before this each was surely handed out."""
 
@@ -341,6 +333,6 @@ def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens
         )
         clean[frame[~fits]] = False
     frame, (fits, saying) = witnesses.frame, witnesses.with_sessions()
-    fits &= witnesses.floor[witnesses.which] < batch.first[frame]
-    fits &= batch.last[frame] < witnesses.expiry[saying]
+    fits &= ~breaks("timestamp-below-floor", batch.first[frame], witnesses.floor[witnesses.which])
+    fits &= ~breaks("timestamp-after-expiry", batch.last[frame], witnesses.expiry[saying])
     clean[frame[~fits]] = False

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timeagent.errors import Environment
+from timeagent.signedtime import SignedTime
 
 type Rows = NDArray[np.void]
 type HeadName = tuple[bytes, int, bytes]
@@ -38,52 +39,28 @@ USES: Final = "use"
 ENTRIES: Final = "entry"
 FRAMES: Final = "frame"
 
-_PLACE: Final = [("path", "<u4"), ("offset", "<i8"), ("length", "<i8"), ("rank", "<i8")]
-"""Where the bytes are, and which of several places counts: the lowest rank."""
+
+def _row(*columns: tuple[str, str]) -> np.dtype[np.void]:
+    """Return a row with columns of each of some types; behind them where the bytes are: path, offset and length.
+
+    ``rank``: which of several places counts, the lowest.
+    """
+    places = ("<u4", "path"), ("<i8", "offset length rank")
+    return np.dtype([(name, form) for form, names in (*columns, *places) for name in names.split()])
 
 
-def _told(who: str) -> list[tuple[str, str] | tuple[str, str, tuple[int]]]:
-    """Return the columns of what is told of the end of a lease."""
-    return [
-        (f"{who}_told", "?"),
-        (f"{who}_cid", "<u8", (2,)),
-        (f"{who}_outcome", "u1"),
-        (f"{who}_ended", "<i8"),
-        (f"{who}_watermark", "<i8"),
-        (f"{who}_messages", "<i8"),
-        (f"{who}_chained", "?"),
-        (f"{who}_head", "<u8", (4,)),
-    ]
-
-
-_RAW: Final = [("at", "<i8"), ("size", "<i8")]
-"""Where in the chunk's raw bytes the entry is."""
-
-USE: Final = np.dtype(
-    [
-        ("name", "<u4"),
-        ("cid", "<u8", (2,)),
-        ("head", "<u4"),
-        ("position", "<i8"),
-        ("plain", "?"),
-        ("proven", "?"),
-        ("messages", "<i8"),
-        ("accepted", "<i8"),
-        ("first", "<i8"),
-        ("last", "<i8"),
-        ("settle_to", "<i8"),
-        ("signed", "<i8"),
-        ("sequence", "<i8"),
-        ("digest", "<u8", (4,)),
-        ("staying", "?"),
-        *_PLACE,
-        *_RAW,
-    ]
+USE: Final = _row(
+    ("<u4", "name head"),
+    ("(2,)<u8", "cid"),
+    ("(4,)<u8", "digest"),
+    ("?", "plain proven staying"),
+    ("<i8", "position messages accepted first last settle_to signed sequence at size"),
 )
 """One frame written under one lease. ``plain``: a clean one, with every message accepted, every signature good; then
 head, position and entry are those of the witness.
 
-``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; the others: see ``Use``.
+``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; ``at``, ``size``: where in the chunk's
+raw bytes the entry is; the others: see ``Use``.
 """
 
 GRANT: Final = 0
@@ -93,34 +70,14 @@ ENDED: Final = 3
 OTHER: Final = 255
 """What columns do not judge, nor tell: only where it is, and its bytes, are in its row."""
 
-ENTRY: Final = np.dtype(
-    [
-        ("name", "<u4"),
-        ("cid", "<u8", (2,)),
-        ("head", "<u4"),
-        ("position", "<i8"),
-        ("kind", "u1"),
-        ("plain", "?"),
-        ("mode", "u1"),
-        ("held", "?"),
-        ("under", "?"),
-        ("session", "<u8", (2,)),
-        ("holder", "<u8", (2,)),
-        ("fence", "<i8"),
-        ("expiry", "<i8"),
-        ("floor", "<i8"),
-        ("settle_to", "<i8"),
-        ("follows", "?"),
-        ("previous", "<u8", (2,)),
-        ("timed", "?"),
-        ("midpoint", "<i8"),
-        ("radius", "<i8"),
-        ("staleness", "<i8"),
-        *_told("last"),
-        *_told("set_by"),
-        *_PLACE,
-        *_RAW,
-    ]
+ENTRY: Final = _row(
+    ("<u4", "name head"),
+    ("(2,)<u8", "cid session holder previous last_cid set_by_cid"),
+    ("(4,)<u8", "last_head set_by_head"),
+    ("u1", "kind mode last_outcome set_by_outcome"),
+    ("?", "plain held under follows timed last_told last_chained set_by_told set_by_chained"),
+    ("<i8", "position fence expiry floor settle_to midpoint radius staleness at size"),
+    ("<i8", "last_ended last_watermark last_messages set_by_ended set_by_watermark set_by_messages"),
 )
 """One entry about a lease: a grant, a renewal, an upgrade, or an end, of a ledger. OTHER ones, about session leases
 (``name`` is empty), and those in frames that are not clean, say no more. ``plain``: columns may judge it.
@@ -134,22 +91,11 @@ of the lease that set the floor. Each says something if ``..._told``; ``..._head
 none.
 """
 
-FRAME: Final = np.dtype(
-    [
-        ("name", "<u4"),
-        ("plain", "?"),
-        ("proven", "?"),
-        ("sequence", "<i8"),
-        ("digest", "<u8", (4,)),
-        ("first", "<i8"),
-        ("last", "<i8"),
-        ("committed", "<i8"),
-        ("committed_digest", "<u8", (4,)),
-        ("earliest", "<i8"),
-        ("latest", "<i8"),
-        ("staleness", "<i8"),
-        *_PLACE,
-    ]
+FRAME: Final = _row(
+    ("<u4", "name"),
+    ("(4,)<u8", "digest committed_digest"),
+    ("?", "plain proven"),
+    ("<i8", "sequence first last committed earliest latest staleness"),
 )
 """One frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING.
 
@@ -217,6 +163,14 @@ def bytes_of(column: NDArray[Any]) -> list[bytes]:
 def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Say of each number whether it may be calculated with."""
     return (column >= 0) & (column < NUMBER_MAX)
+
+
+def time_columns(tokens: Iterable[SignedTime | None]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Say of each signed time whether it may be calculated with; midpoint, radius and staleness, zeros where not."""
+    each = [() if t is None else (t.midpoint_ns, t.radius_ns, t.staleness_ns) for t in tokens]
+    fine = [max(figures, default=NUMBER_MAX) < NUMBER_MAX for figures in each]
+    rows = [figures if good else (0, 0, 0) for figures, good in zip(each, fine, strict=True)]
+    return np.array(fine, np.bool_), np.array(rows, np.int64).reshape(-1, 3).T
 
 
 class NotPlain(Exception):

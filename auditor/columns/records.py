@@ -30,7 +30,12 @@ type Place = tuple[int, int]
 """Where a value begins, and its size; ABSENT where there is none."""
 
 _SHAPES_MAX: Final = 512
-"""A bound on memory. Records of a tree have few shapes; whoever makes more of them waits longer."""
+"""So many are kept for other records. Records of a tree have few; twice as many are read as columns together.
+
+A bound on memory, and on time: each new shape is followed by a look at all that are known, by all records behind it.
+"""
+_PATTERNS_MAX: Final = 8 * _SHAPES_MAX
+"""Those of all kinds of record that an audit reads, or each would be made anew for each new shape."""
 ABSENT: Final = (-1, 0)
 _FREE_TEXT_MAX: Final = 255
 """A longer text makes a shape of its own: whether it is too long then counts in characters."""
@@ -187,7 +192,7 @@ def _tables(records: list[bytes], kinds: NDArray[np.int32]) -> Iterator[tuple[Co
         yield rows, octets.reshape(len(rows), len(octets) // max(1, len(rows)))
 
 
-@lru_cache(_SHAPES_MAX)
+@lru_cache(_PATTERNS_MAX)
 def _pattern(model: bytes, checks: bytes) -> re.Pattern[bytes]:
     """Return what the records of a shape match. ``checks``: in order; what none of them is about is free."""
     found, end = b"", 0
@@ -208,11 +213,13 @@ class Shapes:
         self._known: list[Shape] = []
 
     def read(self, raw: list[bytes]) -> Records:
-        """Decode records. Raises what decoding one of them would; ValueError for one that has no shape."""
+        """Decode records. Raises what decoding one of them would; ValueError for one that has no shape, or too many."""
         if len(self._known) >= _SHAPES_MAX:
             self._known = []
         known, by, kinds, at = self._known, core.native or Reference(), bytearray(4 * len(raw)), -1
         while (at := by.match(raw, at + 1, [shape.model for shape in known], kinds)) < len(raw):
+            if len(known) == 2 * _SHAPES_MAX:
+                raise ValueError("the records have too many shapes")
             known.append(Shape(raw[at], self._decode(raw[at])))
             kinds[4 * at : 4 * at + 4] = (len(known) - 1).to_bytes(4, sys.byteorder)
         used, which = np.unique(np.frombuffer(kinds, np.int32), return_inverse=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from appliance.formats.witness import (
     WitnessKind,
 )
 from auditor.evidence.signatures import FrameReader, KnownHead
+from auditor.rules.finding import breaks
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
@@ -46,6 +47,7 @@ from .layout import (
     NotPlain,
     numbers,
     small,
+    time_columns,
 )
 from .records import Records, Shapes
 
@@ -57,9 +59,7 @@ _PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, Leas
 
 
 def _kind(entry: Entry) -> int:
-    if isinstance(entry, Witness):
-        return _KINDS[entry.kind]
-    return ENDED if isinstance(entry, Ended) else OTHER
+    return _KINDS[entry.kind] if isinstance(entry, Witness) else ENDED if isinstance(entry, Ended) else OTHER
 
 
 def _plain(entry: Entry) -> bool:
@@ -73,18 +73,13 @@ def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     rows["kind"] = records.of_each(_kind, np.uint8)[chosen]
     plain = records.of_each(_plain)[chosen]
     rows["cid"] = (records.identifiers("correlation_id", 2) | records.identifiers("ending.correlation_id", 2))[chosen]
-    rows["mode"] = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)[
-        chosen
-    ]
+    modes = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)
+    rows["mode"] = modes[chosen]
     rows["held"] = records.of_each(lambda each: isinstance(each, Witness) and each.phase is Phase.HELD)[chosen]
     for column, told, name in (("previous", "follows", "previous_id"), ("session", "under", "session_id")):
         rows[column], rows[told] = records.identifiers(name, 2)[chosen], records.there(name)[chosen]
-    for column, name in (
-        ("fence", "fence"),
-        ("expiry", "expiry_ns"),
-        ("floor", "floor_ns"),
-        ("settle_to", "settle_to_ns"),
-    ):
+    for name in ("fence", "expiry_ns", "floor_ns", "settle_to_ns"):
+        column = name.removesuffix("_ns")
         rows[column] = records.number(name)[chosen]
         plain &= small(rows[column])
     for who, places in (("last", ("ending", "last_ended")), ("set_by", ("floor_set_by",))):
@@ -94,14 +89,10 @@ def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     rows["holder"] = numbers(digests, 2)[which[chosen] + 1]
     rows["timed"] = records.there("ending.watermark_time")[chosen]
     which, raw = records.distinct("ending.watermark_time")
-    tokens = [_token(each) for each in raw]
     which = which[chosen]
-    for column in ("midpoint", "radius", "staleness"):
-        values = np.array([0, *(0 if t is None else getattr(t, f"{column}_ns") for t in tokens)], np.uint64)
-        plain &= (values < NUMBER_MAX)[which + 1]
-        rows[column] = np.where(values < NUMBER_MAX, values, 0)[which + 1]
-    plain &= np.array([True, *(token is not None for token in tokens)])[which + 1]
-    rows["plain"] = plain
+    fine, times = time_columns([*map(_token, raw), None])  # the last is that of those that have none
+    rows["midpoint"], rows["radius"], rows["staleness"] = times[:, which]
+    rows["plain"] = plain & (fine[which] | ~rows["timed"])
     return rows
 
 
@@ -181,7 +172,9 @@ class Witnesses:
         self, heads: Records, frames: FrameReader, keyring: Keyring, of_signed: Shapes, of_entries: Shapes
     ) -> None:
         """Open those that the heads of frames carry."""
-        carried_by, carried, raw = _carried(heads)
+        if max(len(each.witnesses) for each in heads.kinds()) > WITNESSES_MAX:  # type: ignore[attr-defined]
+            raise NotPlain
+        carried_by, carried, raw = heads.distinct_items("witnesses")
         self.count = len(raw)
         if not raw:
             self.frame = self.which = self.session_frame = self.session_which = np.zeros(0, np.int64)
@@ -257,22 +250,21 @@ class Witnesses:
 
         While a domain moves, leases count with their other halves: which of a frame's these are the rules say.
         """
-        tokens_of = [known.token for known, _ in self.batches]
         term_ns_max = policy.lease_term_max_ns
         sound = [
             known.refusal is None
             and known.head.half is Half.WHOLE
-            and token.radius_ns <= policy.radius_ns_max
-            and max(token.midpoint_ns, token.radius_ns, term_ns_max) < NUMBER_MAX
-            for (known, _), token in zip(self.batches, tokens_of, strict=True)
+            and known.token.radius_ns <= policy.radius_ns_max
+            and term_ns_max < NUMBER_MAX
+            for known, _ in self.batches
         ]
-        safe = [token if fine else None for token, fine in zip(tokens_of, sound, strict=True)]
-        midpoint, radius = _figures(safe, "midpoint_ns")[self.batch], _figures(safe, "radius_ns")[self.batch]
+        fine, times = time_columns(known.token for known, _ in self.batches)
+        midpoint, radius, _ = times[:, self.batch]
         good = (
             self._holds
-            & np.array(sound)[self.batch]
+            & (np.array(sound, np.bool_) & fine)[self.batch]
             & self._told.of_each(usual)
-            & (self.expiry <= midpoint + term_ns_max + radius)
+            & ~breaks("term-above-policy", self.expiry, midpoint + term_ns_max + radius)
             & small(self.position)
             & small(self.settle_to)
         )
@@ -293,14 +285,3 @@ class Witnesses:
 def usual(witness: Witness | SessionWitness) -> bool:
     """Whether frames may be written under what a witness states."""
     return isinstance(witness, SessionWitness) or (witness.mode.may_write and witness.phase is Phase.HELD)
-
-
-def _carried(heads: Records) -> tuple[Column, Column, list[bytes]]:
-    """Return frame and number of each witness that a frame carries, frame by frame, and the bytes of each number."""
-    if max(len(each.witnesses) for each in heads.kinds()) > WITNESSES_MAX:  # type: ignore[attr-defined]
-        raise NotPlain
-    return heads.distinct_items("witnesses")
-
-
-def _figures(tokens: list[SignedTime | None], name: str) -> NDArray[Any]:
-    return np.array([0 if token is None else getattr(token, name) for token in tokens], np.int64)

@@ -27,7 +27,7 @@ import msgspec
 
 from timeagent.errors import BadConfiguration, Damaged, Environment
 
-from .tree import Opened, Tree, open_at, text_of_bytes
+from .tree import ListedTree, Opened, open_at, text_of_bytes
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
@@ -92,7 +92,7 @@ class _Process:
         self._process.wait()
 
 
-class FetchedTree(Tree):
+class FetchedTree(ListedTree):
     """A copy of what is at an address, each file of which is fetched when it is opened."""
 
     def __init__(self, address: str) -> None:
@@ -108,9 +108,15 @@ class FetchedTree(Tree):
         self._files = {text_of_bytes(each.key.encode()): each for each in self._listed()}
         if not self._files:
             raise Environment("no-root", f"{address} holds nothing", hint="name BUCKET/PREFIX of a cluster's root")
-        self._names: dict[str, dict[str, bool]] = {"": {}}
-        for path in self._files:
-            self._add(path)
+        for path, each in sorted(self._files.items()):
+            if not {"", ".", ".."}.isdisjoint(each.key.split("/")):
+                what = f"an object is named {each.key!r}"
+                raise Damaged("bad-name", what, hint="no file can be named so: move it away")
+            self._add(path, is_directory=False)
+        for path in self._children.keys() & self._files.keys():
+            if self._files[path].size:  # what a console makes in the place of a directory is empty
+                what = f"{self._files[path].key!r} is an object, and there are objects below it"
+                raise Damaged("bad-name", what, hint="move one of them away")
 
     def _listed(self) -> list[_Listed]:
         found = self._process.ask(_LIST)
@@ -119,29 +125,6 @@ class FetchedTree(Tree):
             return msgspec.json.decode(found.read(0, found.size), type=list[_Listed])
         finally:
             found.close()
-
-    def _add(self, path: str) -> None:
-        """Add a file and the directories that it is in. Raises Damaged."""
-        key = self._files[path].key
-        if not {"", ".", ".."}.isdisjoint(key.split("/")):
-            what = f"an object is named {key!r}"
-            raise Damaged("bad-name", what, hint="no file can be named so: move it away")
-        directory, _, name = path.rpartition("/")
-        self._names.setdefault(directory, {}).setdefault(name, False)
-        while directory:
-            inner = self._files.get(directory)
-            if inner is not None and inner.size:  # what a console makes in the place of a directory is empty
-                what = f"{inner.key!r} is an object, and there are objects below it"
-                raise Damaged("bad-name", what, hint="move one of them away")
-            directory, _, name = directory.rpartition("/")
-            there = self._names.setdefault(directory, {})
-            if there.get(name):
-                return
-            there[name] = True
-
-    def names(self, directory: str) -> list[tuple[str, bool]]:
-        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
-        return sorted(self._names.get(directory, {}).items())
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes, as it was listed; 0 where there is none."""

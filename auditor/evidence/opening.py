@@ -15,7 +15,7 @@ from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged, Environment
 
-from .tree import LINK, NOT_REGULAR, TOPS, Opened, Tree, is_hidden, open_at, text_of_bytes
+from .tree import LINK, NOT_REGULAR, TOPS, ListedTree, Opened, Tree, is_hidden, open_at, text_of_bytes
 
 NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""
@@ -64,14 +64,14 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
     return found
 
 
-class TarTree(Tree):
+class TarTree(ListedTree):
     """A copy of a cluster's root, or a part of one, in an uncompressed tar file."""
 
     def __init__(self, path: Path) -> None:
         """List the members. Raises Damaged for what is no tar file, Environment for what cannot be read."""
         super().__init__(path)
-        self._places: dict[str, tuple[int, int]] = {}
-        self._children: dict[str, dict[str, bool]] = {"": {}}
+        self._places: dict[str, tuple[int, int] | str] = {}
+        """Where the bytes of a member are and how many, or why they cannot be read."""
         try:
             found = path.stat()
             members = _members(path)
@@ -86,8 +86,6 @@ class TarTree(Tree):
         self._identity = f"{found.st_size} {found.st_dev} {found.st_ino} {found.st_mtime_ns} {found.st_ctime_ns}"
         root = self._root(members, path)
         self.inside = _text(root)
-        self._others: dict[str, str] = {}
-        """Why a member that is no directory cannot be read."""
         stands: dict[str, tuple[int, int] | str] = {}
         for each in members:
             place = _place(each, stands)
@@ -100,12 +98,7 @@ class TarTree(Tree):
                 self._add("/".join(levels[:LEVELS_MAX]), is_directory=True)
                 continue
             self._add(name, is_directory=each.isdir())
-            self._places.pop(name, None)
-            self._others.pop(name, None)
-            if isinstance(place, str):
-                self._others[name] = place
-            else:
-                self._places[name] = place
+            self._places[name] = place
 
     @staticmethod
     def _root(members: list[tarfile.TarInfo], path: Path) -> str:
@@ -122,27 +115,16 @@ class TarTree(Tree):
             raise Damaged("not-a-tree", what, hint="unpack it, and name one of them; or make a tar file of one")
         return min(found)
 
-    def _add(self, name: str, *, is_directory: bool) -> None:
-        if is_directory:
-            self._children.setdefault(name, {})
-        while name:
-            parent, _, last = name.rpartition("/")
-            inside = self._children.setdefault(parent, {})
-            known = last in inside
-            inside[last] = is_directory
-            if known:
-                return
-            name, is_directory = parent, True
-
     def names(self, directory: str) -> list[tuple[str, bool]]:
         """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
-        if directory not in self._children and directory in self._others:
-            self.unreadable.setdefault(directory, self._others[directory])
-        found = sorted(self._children.get(directory, {}).items())
-        for name, is_directory in found:
-            path = f"{directory}/{name}" if directory else name
-            if not is_directory and path in self._others and not is_hidden(name):
-                self.unreadable.setdefault(path, self._others[path])
+        found = super().names(directory)
+        files = [f"{directory}/{name}" if directory else name for name, is_inner in found if not is_inner]
+        if directory not in self._children:
+            files.append(directory)
+        for path in files:
+            why = self._places.get(path)
+            if isinstance(why, str) and (path == directory or not is_hidden(path.rpartition("/")[2])):
+                self.unreadable.setdefault(path, why)
         return found
 
     def identity(self, path: str) -> str:
@@ -150,14 +132,13 @@ class TarTree(Tree):
         return f"{self._identity} {self._places.get(path)}"
 
     def open_file(self, path: str) -> Opened | None:
-        parent, _, last = path.rpartition("/")
-        kind = self._children.get(parent, {}).get(last)
-        if kind is None:
+        place = self._places.get(path, NOT_REGULAR if path in self._children else None)
+        if place is None:
             return None
-        if path not in self._places:
-            self.unreadable[path] = self._others.get(path, NOT_REGULAR)
+        if isinstance(place, str):
+            self.unreadable[path] = place
             return None
-        offset, size = self._places[path]
+        offset, size = place
         try:
             return open_at(self.root, offset, size)
         except OSError as problem:

@@ -134,12 +134,22 @@ class HeldWitness(_Held):
 
     witness: Witness
 
+    @property
+    def name(self) -> str:
+        """How a finding names the lease."""
+        return f"lease {self.witness.correlation_id.hex()} on {self.witness.domain!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class HeldSession(_Held):
     """The same of a session lease."""
 
     witness: SessionWitness
+
+    @property
+    def name(self) -> str:
+        """How a finding names the session lease."""
+        return f"session lease {self.witness.session_id.hex()}"
 
     @property
     def run(self) -> tuple[int, int, bytes, bytes]:

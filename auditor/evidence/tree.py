@@ -436,6 +436,33 @@ class Tree:
         return Opened(descriptor, 0, found.st_size)
 
 
+class ListedTree(Tree):
+    """A tree of which all names are known from the beginning."""
+
+    def __init__(self, root: Path) -> None:
+        """Know nothing yet."""
+        super().__init__(root)
+        self._children: dict[str, dict[str, bool]] = {"": {}}
+        """By directory the names in it, and whether each is a directory."""
+
+    def _add(self, name: str, *, is_directory: bool) -> None:
+        """Add a file or a directory, and the directories that it is in. What was added last counts."""
+        if is_directory:
+            self._children.setdefault(name, {})
+        while name:
+            parent, _, last = name.rpartition("/")
+            inside = self._children.setdefault(parent, {})
+            known = last in inside
+            inside[last] = is_directory
+            if known:
+                return
+            name, is_directory = parent, True
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
+        return sorted(self._children.get(directory, {}).items())
+
+
 def _pieces(opened: Opened) -> Iterator[Piece | Rest]:
     size = opened.size
     start = 0

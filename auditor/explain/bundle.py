@@ -24,7 +24,7 @@ from auditor.evidence.opening import TarTree
 from auditor.evidence.tree import Tree, name_of
 from auditor.report.result import Audit
 from auditor.rules.finding import Finding
-from auditor.timeline.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
+from auditor.timeline.events import CeilingLinked, LeaseEnded, LeaseTold
 from timeagent.console import printable
 from timeagent.errors import Damaged
 
@@ -54,10 +54,10 @@ class Bundle:
 
 def make_bundle(finding: Finding, tree: Tree, context: Context, root_key: bytes | None) -> Bundle:
     """Return the smallest bundle of those tried that shows the finding. Reads the tree, writes a temporary file."""
-    absent = tuple(each.path for each in finding.evidence if not _exists(tree, each.path))
+    absent = tuple(each.path for each in finding.evidence if _kind(tree, each.path) is None)
     tried: set[str] = set()
     for paths in _choices(finding, tree, context):
-        chosen = sorted(path for path in paths if _exists(tree, path))
+        chosen = sorted(path for path in paths if _kind(tree, path) is not None)
         if tried and tried.issuperset(chosen):
             continue
         tried.update(chosen)
@@ -103,14 +103,10 @@ def _shows(path: Path, finding: Finding, root_key: bytes | None) -> bool:
     return same and shows(result, finding.id)
 
 
-def _exists(tree: Tree, path: str) -> bool:
+def _kind(tree: Tree, path: str) -> bool | None:
+    """Whether a path is a directory's; None where nothing is there."""
     parent, _, name = path.rpartition("/")
-    return any(name == each for each, _ in tree.names(parent))
-
-
-def _is_directory(tree: Tree, path: str) -> bool:
-    parent, _, name = path.rpartition("/")
-    return (name, True) in tree.names(parent)
+    return dict(tree.names(parent)).get(name)
 
 
 # What goes in.
@@ -121,21 +117,19 @@ def _choices(finding: Finding, tree: Tree, context: Context) -> Iterator[set[str
     for each in finding.evidence:
         paths |= {each.path, *_companions(each.path)}
     shards = {event.shard for event in context.events if isinstance(event, LeaseTold | LeaseEnded | CeilingLinked)}
-    for shard in shards:
-        paths |= {file.path for file in tree.chains() if (file.map_number, file.shard) == shard}
+    paths |= {file.path for file in tree.chains() if (file.map_number, file.shard) in shards}
     yield set(paths)
     paths |= {file.path for file in tree.ledgers() if (file.map_number, file.shard) in shards}
-    for frame in context.frames:
-        paths |= {frame.file, frame.where.path, *_companions(frame.file), *_companions(frame.where.path)}
+    for path in {path for frame in context.frames for path in (frame.file, frame.where.path)}:
+        paths |= {path, *_companions(path)}
     yield set(paths)
     paths |= {file.path for file in tree.ledgers()} | {file.path for file in tree.chains()}
     yield set(paths)
-    racks = {"/".join(path.split("/")[:_RACK_PARTS]) for path in paths if path.startswith(f"{LOGS}/")}
-    for rack in sorted(racks):
+    of_logs = [path.split("/") for path in paths if path.startswith(f"{LOGS}/")]
+    for rack in sorted({"/".join(parts[:_RACK_PARTS]) for parts in of_logs}):
         paths |= set(tree.files_below(rack))
     yield set(paths)
-    frames = [event for event in context.frames if isinstance(event, FrameWritten)]
-    for log in {frame.log for frame in frames} | {path.split("/")[1] for path in paths if path.startswith(f"{LOGS}/")}:
+    for log in {frame.log for frame in context.frames} | {parts[1] for parts in of_logs}:
         paths |= set(_everything(tree, f"{LOGS}/{log}"))
     yield set(paths)
     yield set(_everything(tree, "")) - {MANIFEST}  # a bundle that is made out of one has a manifest of its own
@@ -182,7 +176,7 @@ def _write(file: IO[bytes], finding: Finding, tree: Tree, paths: list[str]) -> N
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
         for path in paths:
-            is_directory = _is_directory(tree, path)
+            is_directory = bool(_kind(tree, path))
             data = None if is_directory else tree.read(path)
             if is_directory or data is not None:  # what cannot be read cannot be shown either
                 _add(archive, path, data)

@@ -24,8 +24,8 @@ from auditor.evidence.signatures import FrameEvidence, HeldWitness
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock
 from auditor.rules.endings import ending_checks
-from auditor.rules.finding import Check, Evidence, Finding, clock, own_words
-from auditor.rules.grants import Before, fence_above, follow_checks
+from auditor.rules.finding import Check, Evidence, Finding, asked, clock, own_words
+from auditor.rules.grants import Before, follow_checks
 from auditor.rules.leases import statement_checks
 from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
 from auditor.timeline.events import (
@@ -157,9 +157,7 @@ class _Reading:
         under = tuple(link for place in finding.evidence for link in self._place(place))
         title = f"{finding.code}: {finding.title}"
         told = any(check.code == finding.code and not check.holds for link in under for check in link.chain())
-        if told:
-            return Link(LinkKind.FINDING, title, under=under)
-        return Link(LinkKind.FINDING, title, (own_words(finding),), under)
+        return Link(LinkKind.FINDING, title, () if told else (own_words(finding),), under)
 
     def _place(self, place: Evidence) -> Iterator[Link]:
         archive = self._archive
@@ -200,7 +198,10 @@ class _Reading:
                 under = (self._key(token.key_id),)
                 yield Link(LinkKind.LOCK, title, (), under, place, token.midpoint_ns)
             case Kind.CEILING:
-                yield self._ceiling_bytes(data, place)
+                record, ceiling_signed = open_ceiling(data, place.path)
+                of_shard = f"ceiling record {record.number} ({record.kind}) of shard {record.shard}"
+                title = f"{of_shard}, until {clock(record.ceiling_ns)}"
+                yield Link(LinkKind.CEILING, title, (), (self._key(ceiling_signed.key_id),), place)
             case Kind.POLICY | Kind.TRUST | Kind.MAP:
                 signed = open_signed(piece.kind, data, place.path)
                 title = f"{piece.kind.name.lower()} record {place.path}, signed by key {signed.key_id.hex()}"
@@ -233,10 +234,10 @@ class _Reading:
         under = [] if closed is None else [self._closing(evidence, path, closed)]
         under += [self._witness(evidence, held) for held in evidence.witnesses]
         for session in evidence.sessions:
-            witness, key = session.witness, self._key(session.head.key_id)
-            lease = f"session lease {witness.session_id.hex()[:8]}, expiry {clock(witness.expiry_ns)}"
-            checks = tuple(session_checks(evidence, session))
-            under.append(Link(LinkKind.WITNESS, lease, checks, (key,), evidence.where, session.token.midpoint_ns))
+            name, expiry = session.witness.session_id.hex()[:8], clock(session.witness.expiry_ns)
+            says = f"session lease {name}, expiry {expiry}", tuple(session_checks(evidence, session))
+            key = self._key(session.head.key_id)
+            under.append(Link(LinkKind.WITNESS, *says, (key,), evidence.where, session.token.midpoint_ns))
         under.append(self._key(token.key_id))
         checks = tuple(frame_checks(evidence, span, policy))
         return Link(LinkKind.FRAME, title, checks, tuple(under), evidence.where, token.midpoint_ns)
@@ -331,15 +332,13 @@ class _Reading:
 
     def _before(self, trace: LeaseTrace) -> list[LeaseTrace]:
         """Return the leases before one that count: its predecessor, and those that the finding names."""
-        witness = trace.told[0].witness
-        leases = self._archive.leases.of(witness.domain)
-        own = (trace.told[0].instant_ns, trace.told[0].place)
-        found = []
-        for identifier, other in leases.items():
-            concerned = identifier == witness.previous_id or identifier.hex() in self._named
-            if other is not trace and concerned and (other.told[0].instant_ns, other.told[0].place) < own:
-                found.append(other)
-        return found
+        witness, own = trace.witness, (trace.told[0].instant_ns, trace.told[0].place)
+        return [
+            other
+            for identifier, other in self._archive.leases.of(witness.domain).items()
+            if identifier == witness.previous_id or identifier.hex() in self._named
+            if other is not trace and (other.told[0].instant_ns, other.told[0].place) < own
+        ]
 
     def _head(self, told: LeaseTold) -> BatchHead | None:
         """Return the head of the batch that a witness is in, from the ledger or from the frame that carries it."""
@@ -372,13 +371,6 @@ class _Reading:
     def _ceiling(self, head: BatchHead) -> CeilingLinked | None:
         return self._archive.timeline.ceiling((head.map_number, head.shard), head.ceiling_number)
 
-    def _ceiling_bytes(self, data: bytes, place: Evidence) -> Link:
-        record, signed = open_ceiling(data, place.path)
-        title = (
-            f"ceiling record {record.number} ({record.kind}) of shard {record.shard}, until {clock(record.ceiling_ns)}"
-        )
-        return Link(LinkKind.CEILING, title, (), (self._key(signed.key_id),), place)
-
     def _key(self, identifier: bytes) -> Link:
         records = self._archive.records
         entry = next((each for public, each in records.entries.items() if key_id(public) == identifier), None)
@@ -386,11 +378,8 @@ class _Reading:
             return Link(LinkKind.KEY, f"key {identifier.hex()}, which no trust record names")
         until = f"{rfc3339(entry.valid_from_ns)[:10]} to {rfc3339(entry.valid_until_ns)[:10]}"
         revoked = "" if entry.revoked_from_ns is None else f", revoked from {rfc3339(entry.revoked_from_ns)}"
-        return Link(
-            LinkKind.KEY,
-            f"{entry.purpose} key {identifier.hex()[:8]} of {entry.node}, valid {until}{revoked}",
-            node=entry.node,
-        )
+        title = f"{entry.purpose} key {identifier.hex()[:8]} of {entry.node}, valid {until}{revoked}"
+        return Link(LinkKind.KEY, title, node=entry.node)
 
 
 def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Check]:
@@ -401,8 +390,8 @@ def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Ch
     first, witness = earlier.told[0], told.witness
     if first.shard[0] != told.shard[0]:
         return
-    yield fence_above(witness.fence, first.witness.fence)
-    over = earlier.session.over if earlier.session is not None else None
+    yield asked("fence-not-growing", witness.fence, first.witness.fence, str)
+    over = None if earlier.session is None else earlier.session[1]
     end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)
     modes = [each.witness.mode for each in earlier.told if each is first or each.instant_ns <= told.instant_ns]
     if end is None and not conflicts(modes[-1], witness.mode):

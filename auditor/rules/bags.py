@@ -34,7 +34,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
-from .finding import Check, Evidence, Finding, Times, Verdict, compared, found
+from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"
@@ -98,7 +98,7 @@ def file_checks(
         yield Check("lost-file", "file is there", value, f"{entry.size} bytes", holds)
         return
     yield Check("lost-file", "file is there", "there", f"{entry.size} bytes", holds=True)
-    yield compared("altered-file", "bytes", len(data), "at least", entry.size, str)
+    yield asked("altered-file", len(data), entry.size, str)
     now = digest or _digest(data, entry.size)
     yield Check("altered-file", "digest", now, entry.digest, now == entry.digest, words=_shortened)
 
@@ -178,25 +178,20 @@ def _torn_append(path: str, rest: bytes, extra: int) -> bool:
     return name is not None and name.suffix == "log" and extra < PIECE_BYTES_MAX and not pieces(rest)[0]
 
 
-def unlisted_files(
-    bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
-) -> Iterator[Finding]:
+def unlisted_files(files: Iterable[Evidence], lock: Evidence, closed: SignedTime | None) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
     times: Times = {} if closed is None else {"the closing": closed}
-    for name in sorted(names):
-        path = f"{bag.path}/{name}"
-        reason = f"{path} is not among the files that its bag was closed with: it is void"
-        where = [Evidence(path, 0, sizes.get(name, 0)), lock]
+    for file in files:
+        reason = f"{file.path} is not among the files that its bag was closed with: it is void"
         title = "a file came too late for its bag, and is void"
-        yield in_list(listed=False).finding(path, reason, where, times, title=title)
+        yield in_list(listed=False).finding(file.path, reason, [file, lock], times, title=title)
 
 
-def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Finding]:
+def ghost_bag(path: str, files: Iterable[Evidence], seal: Evidence) -> Iterator[Finding]:
     """ghost-bag: a directory that the rack's seal does not know, with files in it."""
-    if sizes:
-        evidence = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sorted(sizes.items())]
-        reason = f"{bag.path} is not among the bags that its rack was sealed with; its {len(sizes)} files are void"
-        yield found("ghost-bag", bag.path, reason, [*evidence, seal])
+    if evidence := list(files):
+        reason = f"{path} is not among the bags that its rack was sealed with; its {len(evidence)} files are void"
+        yield found("ghost-bag", path, reason, [*evidence, seal])
 
 
 def hidden_bag(

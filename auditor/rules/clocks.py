@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from auditor.evidence.records import ClusterRecords
@@ -34,7 +35,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
 
-from .finding import Finding, NamedInterval
+from .finding import FORGED, Finding, NamedInterval
 
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""
@@ -45,9 +46,6 @@ OF_TWO: Final = frozenset({"r2-breach"})
 """A signed time, and one of what came after it, in this order: the first two of a finding's."""
 OF_SOME: Final = frozenset({"unsettled-write", "hidden-bag", "early-grant"})
 """What a clock that is known to be wrong explains."""
-
-FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "ended-key"})
-"""What says that a signed time is nobody's, or may be."""
 
 
 def name_clocks(
@@ -106,7 +104,7 @@ def _judged(finding: Finding, ties: Ties) -> Finding:
     nodes = nodes_of(finding)
     if finding.code not in OF_ONE | OF_TWO | OF_SOME or not nodes:
         return finding
-    wrong = ties.wrong().intersection(nodes)
+    wrong = ties.wrong.intersection(nodes)
     if finding.code in OF_TWO and len(nodes) > 1:
         cause, effect = finding.times[:2]
         nodes, words = _of_two(cause, effect, ties)
@@ -116,14 +114,11 @@ def _judged(finding: Finding, ties: Ties) -> Finding:
         nodes = tuple(wrong)
         words = f"the clock of {nodes[0]} was wrong, by what else is signed in the tree"
     else:
-        words = _whose([each for each in finding.times if each.node])
+        times = [each for each in finding.times if each.node]
+        words = ", ".join(f"{each.what} is by the clock of {each.node}" for each in times)
+        if len(times) > 1 and len(nodes) == 1:
+            words = f"both are by the clock of {nodes[0]}"
     return replace(finding, clocks=nodes, explanation=f"{finding.explanation}; {words}")
-
-
-def _whose(times: list[NamedInterval]) -> str:
-    if len(times) > 1 and len({each.node for each in times}) == 1:
-        return f"both are by the clock of {times[0].node}"
-    return ", ".join(f"{each.what} is by the clock of {each.node}" for each in times)
 
 
 def _of_two(cause: NamedInterval, effect: NamedInterval, ties: Ties) -> tuple[tuple[str, ...], str]:
@@ -153,7 +148,6 @@ class Ties(Gathering):
         self._in_rack: dict[str, dict[Clock, ClockReading]] = {}
         """By rack, the latest of its bags' lock files."""
         self._chains: dict[tuple[int, int], dict[int, ClockReading]] = {}
-        self._wrong: frozenset[str] | None = None
 
     # What is asked.
 
@@ -183,13 +177,12 @@ class Ties(Gathering):
             return tuple(sorted({behind[0], *against_ahead})), ahead
         return tuple(sorted({ahead[0], *against_behind})), behind
 
+    @cached_property
     def wrong(self) -> frozenset[str]:
-        """Return the nodes whose clock is known to have been wrong."""
-        if self._wrong is None:
-            pairs = [pair for pair in self._most if pair[0][0] != pair[1][0] and self._is_behind(pair[1], pair[0])]
-            told = (self.accusers(ahead, behind, 0)[1] for ahead, behind in pairs)
-            self._wrong = frozenset(clock[0] for clock in told if clock is not None)
-        return self._wrong
+        """The nodes whose clock is known to have been wrong."""
+        pairs = [pair for pair in self._most if pair[0][0] != pair[1][0] and self._is_behind(pair[1], pair[0])]
+        told = (self.accusers(ahead, behind, 0)[1] for ahead, behind in pairs)
+        return frozenset(clock[0] for clock in told if clock is not None)
 
     def _bound(self, first: Clock, second: Clock) -> Span | None:
         most = self._most.get((first, second))
@@ -212,8 +205,10 @@ class Ties(Gathering):
 
     # What is told.
 
-    def tie(self, cause: ClockReading, effect: ClockReading) -> None:
-        """Take that what one clock signed was there before what the other signed."""
+    def tie(self, cause: ClockReading | None, effect: ClockReading | None) -> None:
+        """Take that what one clock signed was there before what the other signed; nothing where one is not known."""
+        if cause is None or effect is None:
+            return
         pair = _clock(cause), _clock(effect)
         gap = effect.midpoint_ns - cause.midpoint_ns
         self._most[pair] = min(gap, self._most.get(pair, gap))
@@ -228,11 +223,6 @@ class Ties(Gathering):
         """Take how stale a signed time may be."""
         self._staleness = max(self._staleness, token.staleness_ns)
 
-    def _watermark(self, raw: bytes | None, shard: ClockReading) -> None:
-        written = self._read(raw) if raw is not None else None
-        if written is not None:
-            self.tie(written, shard)
-
     def add(self, event: Event, name: bytes | None = None) -> None:
         """Take a ceiling record, what a lock file or a seal covers, and that a shard was told a watermark."""
         del name  # who repeats something knows it too
@@ -240,19 +230,18 @@ class Ties(Gathering):
             case CeilingLinked():
                 self._chains.setdefault(event.shard, {})[event.record.number] = event.clock
             case LeaseEnded() | SessionOver():
-                self._watermark(event.ending.watermark_time, event.clock)
+                raw = event.ending.watermark_time
+                self.tie(None if raw is None else self._read(raw), event.clock)
             case FrameWritten() if event.listed:
                 _take_latest(self._in_bag.setdefault((event.log, event.bag_ns), {}), event.clock)
             case BagClosed():
                 for frame in self._in_bag.pop((event.log, event.bag_ns), {}).values():
-                    if event.clock is not None:
-                        self.tie(frame, event.clock)
+                    self.tie(frame, event.clock)
                 if event.clock is not None:
                     _take_latest(self._in_rack.setdefault(event.path.rpartition("/")[0], {}), event.clock)
             case RackSealed():
                 for lock in self._in_rack.pop(event.path, {}).values():
-                    if event.clock is not None:
-                        self.tie(lock, event.clock)
+                    self.tie(lock, event.clock)
             case _:
                 pass
 

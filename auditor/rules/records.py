@@ -13,9 +13,6 @@ from appliance.formats.policy import Policy
 from appliance.formats.stamped import CONTEXTS, Signed, Stamped, body_digest
 from auditor.evidence.signatures import (
     EndedKey,
-    FrameEvidence,
-    HeldSession,
-    HeldWitness,
     Signatures,
     misattributed,
     refusal_code,
@@ -27,15 +24,12 @@ from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX, Instant, rfc3339, span_text
 
 from .finding import (
-    Check,
     Evidence,
     Finding,
     Times,
-    clock,
+    asked,
     found,
     latest_expiry_ns,
-    radius_allowed,
-    within_term,
 )
 
 
@@ -141,12 +135,12 @@ class Policies:
 
     def check_term(self, what: str, expiry_ns: Instant, token: SignedTime, where: Evidence) -> Iterator[Finding]:
         """term-above-policy: a lease, or a session lease, was granted for longer than any policy allows."""
-        if self.widest is None or (term := within_term(expiry_ns, token, self.widest)).holds:
-            return
-        latest = latest_expiry_ns(token, self.widest)
-        reason = f"{what} lasts until {rfc3339(expiry_ns)}; the policy allows {rfc3339(latest)}"
-        times: Times = {"the witness": token, "the expiry": expiry_ns}
-        yield self.judged(term.finding(what, reason, [where], times), token.interval.latest)
+        if self.widest is not None:
+            term = asked("term-above-policy", expiry_ns, latest_expiry_ns(token, self.widest))
+            reason = f"{what} lasts until {rfc3339(expiry_ns)}; the policy allows {rfc3339(term.bound)}"
+            times: Times = {"the witness": token, "the expiry": expiry_ns}
+            if not term.holds:
+                yield self.judged(term.finding(what, reason, [where], times), token.interval.latest)
 
 
 def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
@@ -156,17 +150,18 @@ def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
 
 def stale_time(what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
     """stale-time: whatever comes after a signed time may be so much older than it shows; no agent says more."""
-    if token.staleness_ns > STALENESS_NS:
+    stale = asked("stale-time", token.staleness_ns, STALENESS_NS, span_text)
+    if not stale.holds:
         reason = (
             f"{what} has a signed time that may have been handed out up to {span_text(token.staleness_ns)} after it "
             f"was made; {span_text(STALENESS_NS)} are allowed"
         )
-        yield found("stale-time", what, reason, [where], {"the signed time": token})
+        yield stale.finding(what, reason, [where], {"the signed time": token})
 
 
 def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Iterator[Finding]:
     """radius-above-policy: an interval that is wide enough satisfies every other rule about time."""
-    radius = radius_allowed("radius", token, policy)
+    radius = asked("radius-above-policy", token.radius_ns, policy.radius_ns_max, span_text)
     if not radius.holds:
         reason = (
             f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "
@@ -239,54 +234,3 @@ def ceiling_findings(
         code = refusal_code("forged-time", reason)
         title = title_of(code, "a ceiling record", "the signed time of a ceiling record does not verify")
         yield found(code, where.path, reason, [where], title=title)
-
-
-def signed_time(evidence: FrameEvidence) -> Check:
-    """forged-time, ended-key: a frame's signed time is one of its writer's."""
-    refusal, limit = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
-    if refusal is not None:
-        return Check(refusal.code, "signed time", refusal.reason, limit, holds=False)
-    return Check("forged-time", "signed time", evidence.token, limit, holds=True, words=_interval)
-
-
-def _interval(said: SignedTime | str) -> str:
-    return said if isinstance(said, str) else f"{clock(said.midpoint_ns)} ± {span_text(said.radius_ns)}"
-
-
-def is_witness(reason: str) -> Check:
-    """forged-witness: what stands in the place of a witness is one. ``reason``: why it is not."""
-    return Check("forged-witness", "a witness", reason, "bytes that are a witness", holds=False)
-
-
-def signed_by_shard(held: HeldWitness | HeldSession) -> Check:
-    """forged-witness, forged-time, ended-key: a witness is in a batch that its shard signed."""
-    what, refusal = "signed by the shard", held.refusal
-    if refusal is not None:
-        return Check(refusal.code, what, refusal.reason, "a signature that verifies", holds=False)
-    return Check("forged-witness", what, "verifies", f"a witness key of {held.head.node}", holds=True)
-
-
-def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
-    """forged-witness, forged-time and ended-key: what a frame carries. Readers drop such a frame whole."""
-    path, where, signed = evidence.where.path, [evidence.where], signed_time(evidence)
-    if not signed.holds:
-        title = title_of(signed.code, "a frame", "the signed time of a frame is refused")
-        reason = f"the frame's signed time is refused: {signed.value}"
-        yield signed.finding(path, reason, where, {"the frame": evidence.token}, title=title)
-    for reason in evidence.unreadable:
-        yield is_witness(reason).finding(path, f"the frame carries a witness that is none: {reason}", where)
-    for held in evidence.carried:
-        check = signed_by_shard(held)
-        if check.holds:
-            continue
-        lease = lease_name(held)
-        reason = f"{path} carries a witness of {lease} that is refused: {check.value}"
-        forged = "the signed time of a witness is refused" if check.code == "forged-time" else ""
-        title = title_of(check.code, "a witness", forged)
-        yield check.finding(f"{path} under {lease}", reason, where, {"the witness": held.token}, title=title)
-
-
-def lease_name(held: HeldWitness | HeldSession) -> str:
-    if isinstance(held, HeldSession):
-        return f"session lease {held.witness.session_id.hex()}"
-    return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

@@ -24,14 +24,15 @@ from .finding import (
     Check,
     Finding,
     Times,
-    compared,
+    asked,
+    breaks,
+    clock,
     found,
     latest_expiry_ns,
     phrase,
-    radius_allowed,
     signed_in_order,
 )
-from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
+from .records import stale_time, title_of, wide_radius
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ def judge_frame(
     span = bag.start_ns, bag.end_ns
     good = evidence.proven and not misplaced and not _dropped(evidence, policy)
     findings: list[Finding] = []
+    frame = f"{where.path}, frame {evidence.frame.head.sequence}"
     if evidence.refusal is None and policy is not None:
-        frame = f"{where.path}, frame {evidence.frame.head.sequence}"
         findings += [*stale_time(frame, token, where), *wide_radius(frame, token, policy, where)]
     accepted = np.full(len(timestamps), good)
     for held, check in _asked(evidence, span, policy):
@@ -72,7 +73,7 @@ def judge_frame(
             accepted[bad] = False
             continue
         accepted &= check.code == "r2-breach"
-        if check.code in _WORDS:
+        if check.code != "radius-above-policy":
             findings.append(_frame_finding(evidence, held, check))
     findings += _misnamed(evidence, policy, widest)
     return Judgement(findings, accepted)
@@ -105,9 +106,9 @@ def _beside(
         case "timestamp-outside-bag":
             return (timestamps < span[0]) | (timestamps >= span[1])
         case "r1-breach":
-            return check.breaks(np.abs(timestamps - token.midpoint_ns))
+            return breaks(check.code, np.abs(timestamps - token.midpoint_ns), check.bound)
         case "timestamp-after-expiry" | "timestamp-below-floor":
-            return check.breaks(timestamps)
+            return breaks(check.code, timestamps, check.bound)
     return None
 
 
@@ -119,30 +120,53 @@ def frame_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a frame alone. ``bag``: beginning and end of the one it lies in, where that is known."""
     token, first, last = evidence.token, *_ends(evidence)
-    yield signed_time(evidence)
+    yield _signed_time(evidence)
     if policy is not None and evidence.refusal is None:
         off, allowed = max(abs(first - token.midpoint_ns), abs(last - token.midpoint_ns)), policy.r1_tolerance_ns
-        what = "timestamp − signed time"
-        yield compared("r1-breach", what, off, "at most", allowed + token.radius_ns, span_text)
-        yield radius_allowed("radius of the signed time", token, policy)
+        yield asked("r1-breach", off, allowed + token.radius_ns, span_text)
+        yield asked("radius-above-policy", token.radius_ns, policy.radius_ns_max, span_text)
     if not evidence.unreadable:
-        yield compared("leaseless-write", "leases that it names", len(evidence.witnesses), "at least", 1, str)
+        yield asked("leaseless-write", len(evidence.witnesses), 1, str)
     if bag is not None:
         value, limit = ((first,) if first == last else (first, "..", last)), (bag[0], "≤ t <", bag[1])
         holds = bag[0] <= first <= last < bag[1]
         yield Check("timestamp-outside-bag", "timestamps in the bag", value, limit, holds, words=phrase)
-    yield from map(is_witness, evidence.unreadable)
+    yield from map(_is_witness, evidence.unreadable)
+
+
+def _signed_time(evidence: FrameEvidence) -> Check:
+    """forged-time, ended-key: a frame's signed time is one of its writer's."""
+    refusal, limit = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
+    if refusal is not None:
+        return Check(refusal.code, "signed time", refusal.reason, limit, holds=False)
+    return Check("forged-time", "signed time", evidence.token, limit, holds=True, words=_interval)
+
+
+def _interval(said: SignedTime | str) -> str:
+    return said if isinstance(said, str) else f"{clock(said.midpoint_ns)} ± {span_text(said.radius_ns)}"
+
+
+def _is_witness(reason: str) -> Check:
+    """forged-witness: what stands in the place of a witness is one. ``reason``: why it is not."""
+    return Check("forged-witness", "a witness", reason, "bytes that are a witness", holds=False)
+
+
+def _signed_by_shard(held: HeldWitness | HeldSession) -> Check:
+    """forged-witness, forged-time, ended-key: a witness is in a batch that its shard signed."""
+    what, refusal = "signed by the shard", held.refusal
+    if refusal is not None:
+        return Check(refusal.code, what, refusal.reason, "a signature that verifies", holds=False)
+    return Check("forged-witness", what, "verifies", f"a witness key of {held.head.node}", holds=True)
 
 
 def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
     """Yield the checks of a frame against one lease that it names."""
-    yield signed_by_shard(held)
+    yield _signed_by_shard(held)
     if held.refusal is None:
         head, witness, (first, last) = evidence.frame.head, held.witness, _ends(evidence)
         phase, mode, holder = witness.phase, witness.mode, (witness.holder.node, witness.holder.incarnation)
-        what = "timestamp before the expiry"
-        yield compared("timestamp-after-expiry", what, last, "<", _expiry_ns(evidence, held))
-        yield compared("timestamp-below-floor", "timestamp above the floor", first, ">", witness.floor_ns)
+        yield asked("timestamp-after-expiry", last, _expiry_ns(evidence, held))
+        yield asked("timestamp-below-floor", first, witness.floor_ns)
         yield Check("tentative-write", "phase of the lease", phase, Phase.HELD, phase is Phase.HELD)
         yield Check("read-mode-write", "mode may write", mode, "IX, SIX or X", mode.may_write)
         own, writer = not _foreign(evidence, held), (head.writer, head.incarnation)
@@ -155,7 +179,7 @@ def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
 
 def session_checks(evidence: FrameEvidence, session: HeldSession) -> Iterator[Check]:
     """Yield the checks of a frame against a session lease that it carries a witness of."""
-    yield signed_by_shard(session)
+    yield _signed_by_shard(session)
     if session.refusal is None:
         yield from _stamped_after(evidence, session)
 
@@ -241,7 +265,6 @@ def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
 
 
 _WORDS: Final[dict[str, str]] = {
-    "leaseless-write": "the frame carries no witness of a lease: nothing says that its writer might write, or when",
     "tentative-write": "{under}, which its witness calls {witness.phase}",
     "read-mode-write": "{under} in mode {witness.mode}",
     "foreign-lease": "{path} was written by {writer} under {name}, which belongs to {owner}",
@@ -251,14 +274,27 @@ _WORDS: Final[dict[str, str]] = {
     "it counts only together with the other half, and the frame carries no witness of that",
     "r2-breach": "the frame names {name}, whose witness was signed after the frame's time was surely over",
 }
-"""What is said of a check that fails; of signatures and radii something else is said."""
+"""What is said of a check of a lease that fails, but for signatures and timestamps."""
 
 
 def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> Finding:
     path, where, head = evidence.where.path, [evidence.where], evidence.frame.head
+    if held is None and check.code == "leaseless-write":
+        reason = "the frame carries no witness of a lease: nothing says that its writer might write, or when"
+        return check.finding(path, reason, where)
+    if held is None and check.code == "forged-witness":
+        return check.finding(path, f"the frame carries a witness that is none: {check.value}", where)
     if held is None:
-        return check.finding(path, _WORDS[check.code], where)
-    name, holder, session = lease_name(held), held.witness.holder, held.witness.session_id
+        title = title_of(check.code, "a frame", "the signed time of a frame is refused")
+        reason = f"the frame's signed time is refused: {check.value}"
+        return check.finding(path, reason, where, {"the frame": evidence.token}, title=title)
+    name, holder, session = held.name, held.witness.holder, held.witness.session_id
+    subject = f"{path} under {name}"
+    if held.refusal is not None:
+        reason = f"{path} carries a witness of {name} that is refused: {check.value}"
+        forged = "the signed time of a witness is refused" if check.code == "forged-time" else ""
+        title = title_of(check.code, "a witness", forged)
+        return check.finding(subject, reason, where, {"the witness": held.token}, title=title)
     carried = len(evidence.sessions_of(held)) if isinstance(held, HeldWitness) else 0
     going_by, half = evidence.part_of(held) if isinstance(held, HeldWitness) else (0, "")
     reason = _WORDS[check.code].format(
@@ -274,10 +310,10 @@ def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> 
         carried=f"{carried}, or one of another holder" if carried else "none",
     )
     if check.code != "r2-breach":
-        return check.finding(f"{path} under {name}", reason, where)
+        return check.finding(subject, reason, where)
     times = {"the witness": held.token, "the frame": evidence.token}
     title = "a frame was signed before a witness that it carries"
-    return check.finding(f"{path} under {name}", reason, where, times, title=title)
+    return check.finding(subject, reason, where, times, title=title)
 
 
 def frame_covered(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Check]:
@@ -304,7 +340,7 @@ def _timestamps(
     if isinstance(held, HeldWitness):
         times: Times = {"the expiry": _expiry_ns(evidence, held), "the floor": held.witness.floor_ns}
         what = "expires at" if check.code == "timestamp-after-expiry" else "has the floor"
-        rule = f"{lease_name(held)} {what} {rfc3339(check.bound)}"
+        rule = f"{held.name} {what} {rfc3339(check.bound)}"
     elif check.code == "r1-breach":
         times, title = {"the frame": token}, "a timestamp is too far from its signed time"
         rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(check.bound)} are allowed"

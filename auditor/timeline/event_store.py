@@ -67,8 +67,10 @@ class EventRow(NamedTuple):
     """How many leases that are."""
     messages: int
     first: Instant
+    """Of a frame its lowest timestamp; of what tells of a lease when that was first told of."""
     last: Instant
-    """Of any frame the highest timestamp that readers were given; of what tells of a session lease its expiry."""
+    """Of any frame the highest timestamp that readers were given; of what tells of a session lease its expiry; of what
+    tells of a lease until when that lasted at most."""
     begins: bool
 
 
@@ -79,10 +81,8 @@ ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8")
 """What orders events of one instant and kind: who said it, its own order, the rank."""
 LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
 _LEASE_READ: Final = np.dtype([("domain", "<u4"), ("cid", "V16")])
-SPAN: Final = np.dtype([("first", "<u4"), ("last", "<u4"), ("until", "<i8"), ("since", "<i8")])
-"""A lease: the positions of the first and last event that tells of it, until when it lasted at most, and since when."""
-_LASTING: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,)), ("event", "<i8"), ("until", "<i8")])
-"""What an event says of a lease."""
+_TOLD: Final = np.dtype([("event", "<u4"), *LEASE.descr])
+"""Of which lease an event tells."""
 WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -100,20 +100,23 @@ class Posting(IntEnum):
     """By the domain that it is about: what is told of its leases, and frames written under them."""
     TOLD = 4
     """The same without frames."""
-    SPANS = 5
-    """No positions, but the leases of a domain."""
-    BAG = 6
+    BAG = 5
     """Frames, by the log and the beginning of their bag."""
-    FILE = 7
+    FILE = 6
     """Frames, by their data file."""
-    LISTED = 8
+    LISTED = 7
     """Bags that were closed, by path."""
-    CEILING = 9
-    SESSION = 10
-    SESSION_OVER = 11
+    CEILING = 8
+    SESSION = 9
+    SESSION_OVER = 10
 
 
-MORE: Final = {Posting.PATH: "offset", Posting.BAG: "last", Posting.SESSION: "last"}
+MORE: Final = {
+    Posting.PATH: ("offset",),
+    Posting.BAG: ("last",),
+    Posting.SESSION: ("last",),
+    Posting.TOLD: ("first", "last"),
+}
 """What a list holds of each of its events beside the position."""
 
 
@@ -132,7 +135,7 @@ class EventStore:
         self._count = 0
         self._leases: list[ColumnRows] = []
         self._lease_count = 0
-        self._lasting: list[ColumnRows] = []
+        self._told: list[ColumnRows] = []
         self._posted: list[Numbers] = []
         self._keys: Numbering[tuple[str, int]] = Numbering()
         self._kinds = np.array([self.key(kind.__name__) for kind in KINDS])
@@ -195,13 +198,13 @@ class EventStore:
         """Take what events are about."""
         self._posted.append((np.int64(posting) << 58) | (keys.astype(np.int64) << 32) | events)
 
-    def of_leases(self, domains: Numbers, events: Numbers, cids: NDArray[np.uint64], until: Numbers) -> None:
-        """Take what is said of leases themselves. ``until``: when they expire by that, or ended."""
+    def of_leases(self, domains: Numbers, events: Numbers, cids: NDArray[np.uint64]) -> None:
+        """Take what is said of leases themselves: ``last`` says until when they last by that."""
         self.post(Posting.ABOUT, domains, events)
         self.post(Posting.TOLD, domains, events)
-        lasting = np.zeros(len(events), _LASTING)
-        lasting["domain"], lasting["event"], lasting["cid"], lasting["until"] = domains, events, cids, until
-        self._lasting.append(lasting)
+        told = np.zeros(len(events), _TOLD)
+        told["domain"], told["event"], told["cid"] = domains, events, cids
+        self._told.append(told)
 
     def finish(self) -> None:
         """Write everything, in order."""
@@ -217,8 +220,8 @@ class EventStore:
         rows = rows[chosen]
         positions = np.empty(len(rows), np.int64)
         positions[chosen] = np.arange(1, len(rows) + 1)
+        self._span(rows, positions)
         self._write_postings(rows, positions)
-        self._write_spans(rows, positions)
         self._write_blocks(rows)
 
     def _write_blocks(self, rows: ColumnRows) -> None:
@@ -245,45 +248,34 @@ class EventStore:
         posted = np.concatenate(self._posted)
         posted = np.sort((posted >> 32 << 32) | positions[posted & 0xFFFFFFFF])
         posted = posted[_firsts(posted)]
-        keys, found = posted >> 32, (posted & 0xFFFFFFFF).astype("<u4")
-        for key, part in _parts(keys, found):
-            posting = Posting(key >> 26)
-            more = rows[MORE[posting]][part - 1] if posting in MORE else part[:0]
-            self._write_posting(posting, key & 0x3FFFFFF, part, more)
+        found = (posted & 0xFFFFFFFF).astype("<u4")
+        keys, cuts = self._keys.listed(), _firsts(posted >> 32).tolist()
+        for first, end in pairwise([*cuts, len(posted)]):
+            key, part = int(posted[first] >> 32), found[first:end]
+            posting, (text, number) = Posting(key >> 26), keys[key & 0x3FFFFFF]
+            more = b"".join(rows[column][part - 1].tobytes() for column in MORE.get(posting, ()))
+            values = (posting, text, number, part.tobytes(), more)
+            self._db.execute("INSERT INTO posting VALUES (?, ?, ?, ?, ?)", values)
 
-    def _write_posting(self, posting: Posting, key: int, found: NDArray[Any], more: NDArray[Any]) -> None:
-        text, part = self._keys.listed()[key]
-        values = (posting, text, part, found.tobytes(), more.tobytes())
-        self._db.execute("INSERT INTO posting VALUES (?, ?, ?, ?, ?)", values)
-
-    def _write_spans(self, rows: ColumnRows, positions: Numbers) -> None:
-        """Write of each domain where the events of each of its leases begin and end, and how long that lasted."""
-        lasting = np.concatenate([*self._lasting, np.zeros(0, _LASTING)])
-        if not len(lasting):
-            return
-        at, names = positions[lasting["event"]], (lasting["domain"], lasting["cid"][:, 0], lasting["cid"][:, 1])
+    def _span(self, rows: ColumnRows, positions: Numbers) -> None:
+        """Say in all that tells of a lease since when and until when that lasted."""
+        told = np.concatenate([*self._told, np.zeros(0, _TOLD)])
+        names = told["domain"], told["cid"][:, 0], told["cid"][:, 1]
+        at = positions[told["event"]] - 1
         order = np.lexsort((at, *names))
-        lasting, at, changes = lasting[order], at[order], np.zeros(len(order) - 1, np.bool_)
+        at, begins = at[order], np.zeros(len(order), np.bool_)
+        begins[:1] = True
         for each in names:
-            changes |= np.diff(each[order]) != 0
-        firsts = np.append(0, np.flatnonzero(changes) + 1)
-        spans = np.zeros(len(firsts), SPAN)
-        spans["first"], spans["last"] = at[firsts], at[np.append(firsts[1:], len(at)) - 1]
-        spans["until"], spans["since"] = np.maximum.reduceat(lasting["until"], firsts), rows["instant"][at[firsts] - 1]
-        order = np.argsort(lasting["domain"][firsts], kind="stable")
-        for key, part in _parts(lasting["domain"][firsts][order], spans[order]):
-            self._write_posting(Posting.SPANS, key, part, part[:0])
+            begins[1:] |= each[order][1:] != each[order][:-1]
+        if len(at):
+            lease, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
+            rows["last"][at] = np.maximum.reduceat(rows["last"][at], firsts)[lease]
+            rows["first"][at] = rows["instant"][at[firsts]][lease]
 
 
 def _firsts(values: NDArray[Any]) -> Numbers:
     """Return where each of some sorted values is for the first time."""
     return np.flatnonzero(np.append(len(values) > 0, values[1:] != values[:-1]))
-
-
-def _parts(keys: NDArray[Any], values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield each of some sorted keys with its values."""
-    for first, end in pairwise([*_firsts(keys).tolist(), len(keys)]):
-        yield int(keys[first]), values[first:end]
 
 
 class _Block:
@@ -398,23 +390,21 @@ class StoredEvents(Sequence[Event]):
         return self.listed_with(posting, key, part)[0]
 
     def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
-        """Return a list of positions, and what it holds beside them."""
-        return next(self.lists(posting, key, part, part + 1), (np.zeros(0, np.uint32), np.zeros(0, np.int64)))
+        """Return a list of positions, and the rows of what it holds beside them."""
+        nothing = np.zeros(0, np.uint32), np.zeros((len(MORE.get(posting, ())), 0), np.int64)
+        return next(self.lists(posting, key, part, part + 1), nothing)
 
     def lists(self, posting: Posting, key: str, first: int, end: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
         """Yield the lists of one key whose numbers lie within [first, end), the highest first."""
         sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part >= ? AND part < ?"
         for positions, more in self._db.execute(f"{sql} ORDER BY part DESC", (posting, key, first, end)):
-            yield np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
-
-    def spans(self, domain: str) -> ColumnRows:
-        """Return the leases of a domain."""
-        return self.listed(Posting.SPANS, domain).view(SPAN)
+            found = np.frombuffer(positions, "<u4")
+            yield found, np.frombuffer(more, "<i8").reshape(-1, len(found))
 
     def beginning_at(self, where: Evidence) -> list[int]:
         """Return the positions of the events whose bytes begin there."""
         try:
-            positions, offsets = self.listed_with(Posting.PATH, where.path)
+            positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
         except UnicodeEncodeError:
             return []  # a name that is no UTF-8 has no events
         return [int(each) for each in positions[offsets == where.offset]]

@@ -29,7 +29,7 @@ from auditor.rules.bags import lock_of
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
-from auditor.rules.time import Judgement, judge_frame
+from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
@@ -50,8 +50,6 @@ from .events import (
     WhatIf,
 )
 
-_VOID: Final = "its bag was closed without it"
-_TWICE: Final = "the bag has the same frame already"
 UNLISTED_RANK: Final = 2**39
 """Files that no list names are read behind all others of their rack."""
 
@@ -175,17 +173,18 @@ class JudgedFrame:
 
 
 @dataclass(slots=True)
-class _Closing:
-    """A bag that was closed, and what its files come to."""
+class _ToldBag:
+    """A bag, and what its files come to."""
 
     listing: BagListing
     bag: Bag
     """As the lens shows it."""
-    lock: LockFile
-    token: SignedTime | None
-    clock: ClockReading | None
-    instant: Instant
-    where: Evidence
+    lock: LockFile | None = None
+    """The list that it was closed with; with this, who signed that and when."""
+    token: SignedTime | None = None
+    clock: ClockReading | None = None
+    instant: Instant = 0
+    where: Evidence = field(default_factory=lambda: Evidence(""))
     files: int = 0
     """How many listed files are what the list says."""
     accepted: int = 0
@@ -212,7 +211,7 @@ class RackFacts:
         self._lens = lens
         self._tell = judged
         self._shards = ShardFacts(found, lens)
-        self._closings: dict[Instant, _Closing] = {}
+        self._closings: dict[Instant, _ToldBag] = {}
         self._begun: set[str] = set()
         """Data files of the rack that an event was made of."""
         self._clean_from: dict[str, int] = {}
@@ -236,34 +235,18 @@ class RackFacts:
             return
         bag = self._lens.bag(listing.bag)
         stamp = self._stamp(Kind.LOCK, stamped, lock.closer, where, bag.due_ns)
-        self._closings[bag.start_ns] = _Closing(listing, bag, lock, *stamp, where)
+        self._closings[bag.start_ns] = _ToldBag(listing, bag, lock, *stamp, where)
 
     def file(self, bag: Bag) -> None:
         """Take that a listed file is what the list says."""
         self._closings[bag.start_ns].files += 1
 
-    def frame(
-        self, raw: FrameEvidence, file: JudgedFile, judgement: Judgement, *, twice: bool, misplaced: bool, rank: int
-    ) -> None:
+    def frame(self, raw: FrameEvidence, file: JudgedFile, *, twice: bool, misplaced: bool, rank: int) -> None:
         """Take a frame of a listed file. ``twice``: the bag has it already; ``rank``: how many were read before."""
-        closing = self._closings[file.by.bag.start_ns]
-        evidence, lens = self._lens.frame(raw), self._lens
-        if lens.any:
-            twice = raw.frame.digest in closing.seen
-            accepted = (0, 0) if twice else self._accepted(evidence, closing.bag, closing.lock, fits=not misplaced)
-        else:
-            accepted = (0, 0) if twice else _stretch(judgement)
-        why = _TWICE if twice else ""
-        if not lens.listed(closing.bag, evidence.token, listed=True):
-            accepted, why = (0, 0), "it came too late"
-        elif not twice:
-            closing.accepted += accepted[1] - accepted[0]
-            closing.rejected += len(raw.frame.timestamps) - (accepted[1] - accepted[0])
-        if accepted[1]:
-            closing.seen.add(raw.frame.digest)
+        told = self._closings[file.by.bag.start_ns]
         self._found.rank = rank
-        closed = closing.token
-        self._frame(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why, closed=closed)
+        twice = raw.frame.digest in told.seen if self._lens.any else twice
+        self._frame(raw, told, file.path, listed=True, twice=twice, fits=not misplaced, void="it came too late")
 
     def clean_from(self, clean: FrameColumns) -> None:
         """Take where the first clean frame of each of some files stands, before the others of these files."""
@@ -283,9 +266,8 @@ class RackFacts:
 
     def open_frame(self, raw: FrameEvidence, listing: BagListing, path: str, *, twice: bool) -> None:
         """Take a frame of a bag that is open. ``twice``: the bag has it already."""
-        bag, evidence = self._lens.bag(listing.bag), self._lens.frame(raw)
-        accepted = (0, 0) if twice else self._accepted(evidence, bag, None, fits=_fits(raw, bag, path))
-        self._frame(evidence, bag, path, accepted, listed=None, why=_TWICE if twice else "")
+        told = _ToldBag(listing, self._lens.bag(listing.bag))
+        self._frame(raw, told, path, listed=None, twice=twice, fits=_fits(raw, listing.bag, path))
 
     def open(self, listing: BagListing) -> None:
         if listing.begun:
@@ -298,12 +280,6 @@ class RackFacts:
         for path, raw in self._unlisted_frames(listing, listing.files):
             self.open_frame(raw, listing, path, twice=raw.frame.digest in seen)
             seen.add(raw.frame.digest)
-
-    def _void(self, listing: BagListing) -> None:
-        """Take a bag that its rack was sealed without. Reads its files."""
-        for path, raw in self._unlisted_frames(listing, listing.files):
-            why = "its rack was sealed without its bag"
-            self._frame(self._lens.frame(raw), listing.bag, path, (0, 0), listed=False, why=why)
 
     def finish(self, grid: Grid, listing: RackListing, seal: SealFacts | None) -> None:
         """Tell what the rack comes to, when all frames are judged. Reads the files that came too late."""
@@ -329,7 +305,7 @@ class RackFacts:
                 self.closed(there.get(name, BagListing(bag, (), locked=False)), raw, seal.where)
         for name, each in there.items():
             if name not in seal.locks:
-                self._void(each)
+                self._late(_ToldBag(each, each.bag), each.files, "its rack was sealed without its bag")
 
     def _seal(self, listing: RackListing, seal: SealFacts) -> None:
         sealed, stamped = open_seal(seal.raw, seal.where.path)
@@ -341,18 +317,18 @@ class RackFacts:
         )
         self._found.add(told)
 
-    def _close(self, closing: _Closing) -> None:
-        bag, lock = closing.bag, closing.lock
+    def _close(self, told: _ToldBag) -> None:
+        bag, lock = told.bag, told.lock
+        assert lock is not None
         known = lock.by_name()
-        late = [name for name in closing.listing.files if name not in known]
-        for path, raw in self._unlisted_frames(closing.listing, late):
-            self._late(closing, path, raw)
+        late = [name for name in told.listing.files if name not in known]
+        self._late(told, late, "its bag was closed without it")
         self._found.add(
             BagClosed(
-                instant_ns=closing.instant,
+                instant_ns=told.instant,
                 place=(bag.log, b"", bag.start_ns, 0),
-                clock=closing.clock,
-                where=closing.where,
+                clock=told.clock,
+                where=told.where,
                 closer=lock.closer,
                 log=bag.log,
                 bag_ns=bag.start_ns,
@@ -360,23 +336,18 @@ class RackFacts:
                 due_ns=bag.due_ns,
                 path=bag.path,
                 files=len(lock.entries),
-                missing=len(lock.entries) - closing.files,
-                accepted=closing.accepted,
-                rejected=closing.rejected,
+                missing=len(lock.entries) - told.files,
+                accepted=told.accepted,
+                rejected=told.rejected,
                 void_files=len(late),
             )
         )
 
-    def _late(self, closing: _Closing, path: str, raw: FrameEvidence) -> None:
-        """Take a frame of a file that the list does not name: evidence, and in the record only by another lens."""
-        bag, evidence = closing.bag, self._lens.frame(raw)
-        would = self._lens.listed(bag, evidence.token, listed=False) and raw.frame.digest not in closing.seen
-        accepted = self._accepted(evidence, bag, None, fits=_fits(raw, bag, path)) if would else (0, 0)
-        if would:
-            closing.accepted += accepted[1] - accepted[0]
-            closing.rejected += len(raw.frame.timestamps) - (accepted[1] - accepted[0])
-            closing.seen.add(raw.frame.digest)
-        self._frame(evidence, bag, path, accepted, listed=would, why="" if would else _VOID, closed=closing.token)
+    def _late(self, told: _ToldBag, names: Iterable[str], void: str) -> None:
+        """Take files that no list names: evidence, and in the record only by another lens. Reads them."""
+        for path, raw in self._unlisted_frames(told.listing, names):
+            twice, fits = raw.frame.digest in told.seen, _fits(raw, told.bag, path)
+            self._frame(raw, told, path, listed=False, twice=twice, fits=fits, void=void)
 
     def _unlisted_frames(self, listing: BagListing, names: Iterable[str]) -> Iterator[tuple[str, FrameEvidence]]:
         for name in names:
@@ -403,27 +374,38 @@ class RackFacts:
         except Damaged:
             return None, None, otherwise_ns
 
-    def _accepted(self, evidence: FrameEvidence, bag: Bag, lock: LockFile | None, *, fits: bool) -> tuple[int, int]:
-        """Return the messages that readers accept: first, and one behind the last. Always one stretch."""
-        policy = self._records.judging(evidence.frame.head.policy_number, lock.policy_number if lock else None)
-        return _stretch(judge_frame(evidence, bag, policy, misplaced=not fits))
-
     def _frame(
         self,
-        evidence: FrameEvidence,
-        bag: Bag,
+        raw: FrameEvidence,
+        told: _ToldBag,
         path: str,
-        accepted: tuple[int, int],
         *,
         listed: bool | None,
-        why: str,
-        closed: SignedTime | None = None,
+        twice: bool,
+        fits: bool,
+        void: str = "",
     ) -> None:
-        """Tell of a frame, as the lens shows it. ``closed``: the signed time of its bag's lock file."""
-        head, timestamps = evidence.frame.head, evidence.frame.timestamps
-        span = (int(timestamps[accepted[0]]), int(timestamps[accepted[1] - 1])) if accepted[1] else None
-        refused = len(timestamps) - (accepted[1] - accepted[0])
-        at = evidence.where.offset
+        """Tell of a frame, as the lens shows it.
+
+        ``listed``: whether its bag's list names its file, None: there is none yet; ``fits``: whether it is of the
+        writer and log that its place says; ``void``: why it does not count where no list does.
+        """
+        evidence, bag, lock = self._lens.frame(raw), told.bag, told.lock
+        head, timestamps, at = evidence.frame.head, evidence.frame.timestamps, evidence.where.offset
+        if listed is not None:
+            listed = lock is not None and self._lens.listed(bag, evidence.token, listed=listed)
+        accepted, span, why = (0, 0), None, void if listed is False else "the bag has the same frame already"
+        if listed is not False and not twice:
+            policy = self._records.judging(head.policy_number, lock.policy_number if lock else None)
+            places = judge_frame(evidence, bag, policy, misplaced=not fits).accepted.nonzero()[0]
+            if len(places):  # always one stretch
+                accepted = int(places[0]), int(places[-1]) + 1
+                span = int(timestamps[accepted[0]]), int(timestamps[accepted[1] - 1])
+                told.seen.add(raw.frame.digest)
+            refused = len(timestamps) - len(places)
+            told.accepted += len(places)
+            told.rejected += refused
+            why = f"readers drop {refused} of its {len(timestamps)} messages" if refused else ""
         event = FrameWritten(
             instant_ns=evidence.token.midpoint_ns,
             place=(f"writer {head.writer}", head.incarnation, head.sequence, 0),
@@ -441,7 +423,7 @@ class RackFacts:
             accepted=accepted,
             accepted_ns=span,
             listed=listed,
-            void_because=why or (f"readers drop {refused} of its {len(timestamps)} messages" if refused else ""),
+            void_because=why,
             leases=tuple(
                 (held.witness.domain, held.witness.correlation_id)
                 for held in evidence.witnesses
@@ -455,13 +437,7 @@ class RackFacts:
                 self._begun.add(path)
         self._shards.carried(evidence)
         if self._tell is not None:
-            self._tell(JudgedFrame(evidence, event, bag, closed))
-
-
-def _stretch(judgement: Judgement) -> tuple[int, int]:
-    """Return the messages that readers accept: first, and one behind the last. Always one stretch."""
-    places = judgement.accepted.nonzero()[0]
-    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+            self._tell(JudgedFrame(evidence, event, bag, told.token))
 
 
 def _fits(frame: FrameEvidence, bag: Bag, path: str) -> bool:

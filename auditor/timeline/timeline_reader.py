@@ -157,7 +157,7 @@ class Timeline:
 
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
-        for positions, newest in self.events.lists(Posting.BAG, log, 0, before):
+        for positions, (newest,) in self.events.lists(Posting.BAG, log, 0, before):
             order = np.lexsort((positions, -newest))
             yield from self._frames(positions[order[newest[order] > 0]])
 
@@ -180,13 +180,8 @@ class Timeline:
 
     def lease_events(self, domain: str, first: Instant, last: Instant) -> Iterator[LeaseTold | LeaseEnded]:
         """Yield what was said of the leases of a domain that somebody had, or could have had, within [first, last]."""
-        spans = self.events.spans(domain)
-        spans = spans[(spans["until"] >= first) & (spans["since"] <= last)]
-        if not len(spans):
-            return
-        told = self.events.listed(Posting.TOLD, domain)
-        within = told[(told >= spans["first"].min()) & (told <= spans["last"].max())]
-        for event in self.events.at(within.tolist()):
+        told, (since, until) = self.events.listed_with(Posting.TOLD, domain)
+        for event in self.events.at(told[(until >= first) & (since <= last)].tolist()):
             assert isinstance(event, LeaseTold | LeaseEnded)
             yield event
 

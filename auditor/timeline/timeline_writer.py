@@ -234,12 +234,13 @@ class TimelineWriter:
         order["maker"] = store.makers((batch.who, batch.run) for batch in stated)[head]
         order["sequence"] = np.array([batch.sequence for batch in stated], np.int64)[head]
         order["place"], order["rank"] = rows["position"], rows["rank"]
-        events = store.add(told, order, store.keys(batch.clock.node for batch in stated)[head])
         until, under = np.where(ended, rows["last_ended"], rows["expiry"]), rows["under"]
         runs = [stated[each].run for each in head[under].tolist()]
         sessions = (run + each for run, each in zip(runs, bytes_of(rows["session"][under]), strict=True))
         until[under] = np.maximum(until[under], [self._until.get(each, 0) for each in sessions])
-        store.of_leases(store.keys(bucket.names.values)[rows["name"]], events, rows["cid"], until)
+        told["last"] = until
+        events = store.add(told, order, store.keys(batch.clock.node for batch in stated)[head])
+        store.of_leases(store.keys(bucket.names.values)[rows["name"]], events, rows["cid"])
 
     def _not_known(self, bucket: RowBucket, rows: ColumnRows) -> NDArray[np.bool_]:
         """Say which entries no event tells that counts rather; such events do not count where it is the other way."""
@@ -309,7 +310,7 @@ class TimelineWriter:
         rows["instant"] = [min(each.instant_ns, INSTANT_MAX) for each in events]
         rows["path"] = store.keys(each.where.path for each in events)
         rows["offset"], rows["length"] = [each.where.offset for each in events], [each.where.length for each in events]
-        rows["last"] = [_last(each) for each in events]
+        rows["last"] = [self._last(each) for each in events]
         sizes = np.array([len(each.value) for each in waiting])
         rows["size"] = sizes
         store.cut(rows, b"".join([each.value for each in waiting]), np.cumsum(sizes) - sizes)
@@ -323,30 +324,27 @@ class TimelineWriter:
                 posted.setdefault(posting, []).append((store.key(key, part), number))
         for posting, found in posted.items():
             store.post(posting, *np.array(found).T)
-        told = [(n, each) for n, each in enumerate(events, first) if isinstance(each, LeaseTold | LeaseEnded)]
-        leases = [lease for _, each in told for lease in leases_of(each)]
-        domains, cids = store.keys(domain for domain, _ in leases), _numbers(cid for _, cid in leases)
-        until = np.array([self._lasts(each) for _, each in told], np.int64)
-        store.of_leases(domains, np.array([n for n, _ in told], np.int64), cids, until)
+        said = [(n, each) for n, each in enumerate(events, first) if isinstance(each, LeaseTold | LeaseEnded)]
+        told = [(n, *lease) for n, each in said for lease in leases_of(each)]
+        numbers, domains = np.array([n for n, *_ in told], np.int64), store.keys(domain for _, domain, _ in told)
+        store.of_leases(domains, numbers, _numbers(cid for _, _, cid in told))
 
-    def _lasts(self, event: LeaseTold | LeaseEnded) -> Instant:
-        """Return until when a lease lasts by what was told, at most: under a session lease, as long as that."""
-        if isinstance(event, LeaseEnded):
-            return min(event.instant_ns, INSTANT_MAX)
-        session = event.witness.session_id
-        over = self._until.get(event.place[1] + session, 0) if session is not None else 0
-        return max(min(event.witness.expiry_ns, INSTANT_MAX), over)
-
-
-def _last(event: Event) -> Instant:
-    """Return the instant that an event is found with beside its own."""
-    match event:
-        case FrameWritten():
-            return min(event.newest_accepted_ns, INSTANT_MAX)
-        case SessionTold():
-            return min(event.witness.expiry_ns, INSTANT_MAX)
-        case _:
-            return 0
+    def _last(self, event: Event) -> Instant:
+        """Return the instant that an event is found with beside its own: see ``EventRow``."""
+        match event:
+            case FrameWritten():
+                found = event.newest_accepted_ns
+            case SessionTold():
+                found = event.witness.expiry_ns
+            case LeaseTold():
+                session = event.witness.session_id
+                under = 0 if session is None else self._until.get(event.place[1] + session, 0)
+                found = max(event.witness.expiry_ns, under)
+            case LeaseEnded():
+                found = event.instant_ns
+            case _:
+                found = 0
+        return min(found, INSTANT_MAX)
 
 
 def _postings(event: Event) -> Iterator[tuple[Posting, str, int]]:

@@ -15,7 +15,7 @@ from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.rules.chains import check_heads, counting, followed
-from auditor.rules.finding import Evidence, Finding, Times, Verdict, found, in_order
+from auditor.rules.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
 from auditor.rules.history import (
     ClusterFacts,
     ceiling_chains,
@@ -161,7 +161,7 @@ def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterat
         return
     policy = records.judging(judged.evidence.frame.head.policy_number)
     by = judge_frame(judged.evidence, judged.bag, policy, misplaced=False, widest=records.widest)
-    yield from by.findings
+    yield from (each for each in by.findings if each.code not in FORGED)
     yield from stamp_after_frame(judged.evidence, judged.closed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -197,7 +197,7 @@ class BagWalk:
             if listing.pack_directory:
                 self.off_grid(f"{listing.rack.path}/{PACK}")
             for each in listing.bags:
-                self._bag(each, None)
+                self._bag(each, None, None, swept=False, sweeping=False)
             if listing.packed:  # nobody can say what is in it
                 self._told.report(*(() if listing.sealed else bag_rules.pack_without_seal(listing.rack)))
                 packed = self._packed(f"{listing.rack.path}/{PACK}")
@@ -216,7 +216,7 @@ class BagWalk:
             if gone is not None or each.bag.name not in seal.locks:
                 known = each.bag.name in seal.locks
                 hidden = [] if known else self._hidden(each, seal)
-                void = bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where)
+                void = bag_rules.ghost_bag(each.bag.path, self._data_places(each), seal.where)
                 self._told.report(*(hidden or void))
         if gone is not None:
             self._retained(listing, seal, gone)
@@ -229,7 +229,7 @@ class BagWalk:
             elif bag is None or (pack is None and not swept):
                 self._missing_bag(listing, name, raw, None if misplaced else seal)
             else:
-                self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept)
+                self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept, sweeping=False)
         self._told.report(*(pack.findings(seal.where) if pack else ()))
         return seal
 
@@ -310,13 +310,7 @@ class BagWalk:
             self._told.found("lost-file", path, reason, places, title="the directory of a bag is missing")
 
     def _bag(
-        self,
-        listing: BagListing,
-        seal: SealFacts | None,
-        pack: RackPack | None = None,
-        *,
-        swept: bool = False,
-        sweeping: bool = False,
+        self, listing: BagListing, seal: SealFacts | None, pack: RackPack | None, *, swept: bool, sweeping: bool
     ) -> None:
         """Audit a bag. ``sweeping``: its rack held no files, so directories go without a pack. ``swept``: it went."""
         bag = listing.bag
@@ -324,11 +318,10 @@ class BagWalk:
         closed = "bag has a lock file" if listing.locked and pack is None and not sweeping else None
         self._prelock(bag.path, begun=listing.begun, closed=closed)
         self._told.report(*bag_rules.foreign_files(bag.path, listing.foreign))
-        if seal is not None and (pack is not None or swept):
-            found_lock: tuple[bytes | None, Evidence] = (seal.locks[bag.name], seal.where)  # its directory may be void
-        else:
-            found_lock = self._lock_bytes(listing, seal, sweeping=sweeping)
-        raw, where = found_lock
+        if seal is None or (pack is None and not swept):
+            raw, where = self._lock_bytes(listing, seal, sweeping=sweeping)
+        else:  # its directory may be void
+            raw, where = seal.locks[bag.name], seal.where
         if raw is None and not listing.locked:
             self._part.counts.provisional += 1
             self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=False)
@@ -345,16 +338,17 @@ class BagWalk:
         if self._timeline and raw is not None:
             self._timeline.closed(listing, raw, seal.where if seal else where)
         known = lock.by_name()
-        late = [name for name in listing.files if name not in known]
-        sizes = {name: self._tree.size(f"{bag.path}/{name}") for name in late}
-        self._told.report(*bag_rules.unlisted_files(bag, late, sizes, where, token))
-        voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
-        self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
+        late = self._data_places(listing, known)
+        self._told.report(*bag_rules.unlisted_files(late, where, token))
+        self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, late))
         if seal is not None:
             self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
-        blind = self._listed(listing, lock, where, token, pack, counts=counts)
+        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
+        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
+        by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
+        blind = self._listed(listing, by, pack)
         closed_ns = token.interval.earliest if token and counts else 0
         self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
 
@@ -424,27 +418,12 @@ class BagWalk:
             self._told.report(bag_rules.missing_record(Kind.POLICY, named))
         return self._records.judging(named, limit)
 
-    def _listed(
-        self,
-        listing: BagListing,
-        lock: LockFile,
-        lock_where: Evidence,
-        token: SignedTime | None,
-        pack: RackPack | None,
-        *,
-        counts: bool,
-    ) -> bool:
+    def _listed(self, listing: BagListing, by: BagRules, pack: RackPack | None) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
-        bag, blind = listing.bag, False
-        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
         assert self._log is not None
-        by = BagRules(bag, lock, token, keyring, policy, counts)
-        seen: set[bytes] = set()
-        after: dict[int, SignedTime] = {}
-        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
-        for entry in lock.entries:
+        bag, hashed, blind = by.bag, self._reading.hashed, False
+        for entry in by.lock.entries:
             path = f"{bag.path}/{entry.name}"
-            name = self._log.data_name(entry.name)
             data, size, packed_at = None, 0, None
             if pack is not None:
                 offset, data = pack.file(bag.name, entry)
@@ -453,23 +432,21 @@ class BagWalk:
                 # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
             listed = data if data is None or len(data) == entry.size else data[: entry.size]
-            hashed = self._reading.hashed
             whole = None if listed is None or self._reading.one_by_one else cut(listed, hashed=hashed)
             digest = entry.digest if not hashed else digest_of(whole.digests) if whole else None
-            findings = (
-                []
-                if self._tree.hides(path) or (packed_at and self._tree.hides(packed_at[0]))
-                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, digest=digest))
-            )
+            findings = []
+            if not self._tree.hides(path) and not (packed_at and self._tree.hides(packed_at[0])):
+                at = by.where, by.closed, packed_at
+                findings = list(bag_rules.listed_file(entry, path, data, size, *at, digest=digest))
             self._told.report(*findings)
             if listed is None or size < entry.size or any(each.code == "altered-file" for each in findings):
                 blind = True
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
-            place = Evidence(*(packed_at or (path, 0)))
             if self._timeline:
                 self._timeline.file(bag)
-            self.frames.file(JudgedFile(by, name, lock_where, seen, after, listed, whole, place, policy_of, path))
+            place, name = Evidence(*(packed_at or (path, 0))), self._log.data_name(entry.name)
+            self.frames.file(JudgedFile(by, name, listed, whole, place, path))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
@@ -494,8 +471,10 @@ class BagWalk:
                     seen.add(digest)
                     self.frames.take_open(frame, digest)
 
-    def _data_sizes(self, listing: BagListing) -> dict[str, int]:
-        return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}
+    def _data_places(self, listing: BagListing, known: Container[str] = ()) -> list[Evidence]:
+        """Return the data files of a bag, but for those that are known."""
+        paths = (f"{listing.bag.path}/{name}" for name in sorted(listing.files) if name not in known)
+        return [Evidence(path, 0, self._tree.size(path)) for path in paths]
 
 
 def _nothing(_name: str) -> bool:

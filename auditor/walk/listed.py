@@ -28,7 +28,6 @@ from ..evidence.records import Stranger
 from ..evidence.signatures import FrameEvidence, HeldWitness
 from ..rules import bags as bag_rules
 from ..rules.finding import Evidence
-from ..rules.records import frame_findings
 from ..rules.time import judge_frame, stamp_after_frame
 from ..timeline.events import FrameColumns
 from ..timeline.facts import RackFacts
@@ -112,12 +111,10 @@ class FrameJudge:
 
     def _frame(self, frame: FrameEvidence, file: JudgedFile, rank: int) -> None:
         """Audit one frame of a listed file."""
-        by, seen, after = file.by, file.seen, file.after
+        by, seen, after = file.by, file.by.seen, file.by.after
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
         self._told.report(*misplaced)
-        self._check_records(frame, by.lock, file.lock_where)
-        if not frame.proven:
-            self._told.report(*frame_findings(frame))
+        self._check_records(frame, by.lock, by.where)
         if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
             broken = list(stamp_after_frame(frame, by.closed))
             self._told.report(*broken)
@@ -126,7 +123,7 @@ class FrameJudge:
         judgement = judge_frame(
             frame,
             by.bag,
-            file.policy_of(frame.frame.head.policy_number),
+            by.policy_of(frame.frame.head.policy_number),
             misplaced=bool(misplaced),
             widest=self._records.widest,
         )
@@ -137,7 +134,7 @@ class FrameJudge:
             digest = digest[:CHECKSUM_BYTES] + frames.NO_CHECK
         if self._timeline:
             twice = digest in seen
-            self._timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
+            self._timeline.frame(frame, file, twice=twice, misplaced=bool(misplaced), rank=rank)
         if digest in seen:
             return
         accepted, first, last = judgement.span(frame.frame.timestamps)
@@ -260,7 +257,7 @@ class FrameJudge:
         for token in tokens.of(chosen):
             self._told.saw(token)
         for number, file in zip(chosen.tolist(), batch.file[chosen].tolist(), strict=True):
-            files[file].seen.add(batch.names[number])
+            files[file].by.seen.add(batch.names[number])
         return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
     def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:

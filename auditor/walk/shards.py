@@ -39,7 +39,6 @@ from ..rules.records import ceiling_findings, title_of
 from ..timeline.facts import ShardFacts
 from .parts import EvidenceSource, PartMaker
 
-BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
 _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""
 
@@ -113,18 +112,16 @@ class ShardWalk:
         """Take one ceiling record, from its file or as a ledger's copy."""
         try:
             record, signed = open_ceiling(data, where.path)
+            place = (record.map_number, record.shard, record.number)
+            wrong = record.cluster_id != self._records.cluster_id
+            wrong |= file is not None and place != (file.map_number, file.shard, file.number)
+            holds = f"{where.path} holds ceiling record {record.number} of shard {record.shard}"
+            reason = f"{holds} under map {record.map_number} of cluster {record.cluster_id.hex()}" if wrong else ""
         except Damaged as problem:
-            self._told.found("damaged-record", where.path, problem.message, [where], title=BAD_CEILING)
-            return
-        place = (record.map_number, record.shard, record.number)
-        if record.cluster_id != self._records.cluster_id or (
-            file is not None and place != (file.map_number, file.shard, file.number)
-        ):
-            reason = (
-                f"{where.path} holds ceiling record {record.number} of shard {record.shard} under map "
-                f"{record.map_number} of cluster {record.cluster_id.hex()}"
-            )
-            self._told.found("damaged-record", where.path, reason, [where], title=BAD_CEILING)
+            reason = problem.message
+        if reason:
+            title = "a ceiling record is damaged or misplaced"
+            self._told.found("damaged-record", where.path, reason, [where], title)
             return
         keys = self._records.keys
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
@@ -180,10 +177,12 @@ class ShardWalk:
         number = 0
         for each in blocks:
             count = len(each.block.entries)
-            if (records is not None or self._is_readable(each)) and self._holds(each):
+            if (records is not None or self._is_readable(each)) and self._is_signed(each):
                 self._tell_head(each)
                 good.append(each)
                 chosen.extend(range(number, number + count))
+            else:
+                self._ledgers.damaged.add(each.file.incarnation)
             number += count
         if records is None:
             others = [(which, n) for which, each in enumerate(good) for n in range(len(each.block.entries))]
@@ -228,14 +227,8 @@ class ShardWalk:
             return False
         return True
 
-    def _holds(self, each: _Block) -> bool:
-        """Whether a block is what its shard signed; what is wrong with it is reported."""
-        holds = self._is_signed(each)
-        if not holds:
-            self._ledgers.damaged.add(each.file.incarnation)
-        return holds
-
     def _is_signed(self, each: _Block) -> bool:
+        """Whether a block is what its shard signed; what is wrong with it is reported."""
         file, block, head, where = each.file, each.block, each.head, each.where
         if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
             reason = f"{file.path} holds a block of run {head.incarnation.hex()} of shard {head.shard}"
@@ -246,12 +239,8 @@ class ShardWalk:
             title = "a ledger's block holds other witnesses than its shard signed"
             self._told.found("forged-witness", f"{file.path} block {head.sequence}", reason, [where], title)
             return False
-        keys = self._records.keys
-        refusal = (
-            head_refusal(self._signatures, keys, self._records.cluster_id, block.head, head, block.signature)
-            if keys is not None
-            else None
-        )
+        keys, signed = self._records.keys, (self._records.cluster_id, block.head, head, block.signature)
+        refusal = None if keys is None else head_refusal(self._signatures, keys, *signed)
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
             what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.admin.founding import enroll
+from appliance.admin.membership import enroll
 from appliance.daemon.daemon import Node
 from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path

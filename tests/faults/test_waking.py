@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.admin.founding import next_policy, publish_policy
+from appliance.admin.trust import next_policy, publish_policy
 from appliance.formats.paths import LOCK
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons

@@ -121,6 +121,35 @@ def test_columns_refuse_other_forms_of_a_number(kind: type[Record], data: st.Dat
         agree(kind, [raw, other])
 
 
+def a_head(log: str, writer: str) -> FrameHead:
+    return FrameHead(
+        cluster_id=bytes(16),
+        log=log,
+        writer=writer,
+        incarnation=bytes(8),
+        sequence=2**40,
+        attempts=(),
+        committed=None,
+        time=bytes(128),
+        witnesses=(b"one", b"two"),
+        trust_number=300,
+        policy_number=7,
+    )
+
+
+@pytest.mark.parametrize("chosen", ["python", ""])
+def test_many_shapes_are_read_together_and_too_many_are_not(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "native", core.chosen(chosen))
+    raw = [encode(a_head("l" * (1 + n % 200), "w" * (1 + n // 200))) for n in range(1025)]
+    columns._pattern.cache_clear()
+    shapes = Shapes(KINDS[FrameHead])
+    assert len(shapes.read(raw[:1024] * 2).kinds()) == 1024
+    assert columns._pattern.cache_info().misses == (1024 if core.native is None else 0), "each is made once"
+    with pytest.raises(ValueError, match="too many"):
+        Shapes(KINDS[FrameHead]).read(raw)
+    assert len(shapes.read(raw[-2:]).kinds()) == 2
+
+
 MUTANTS = {
     "what is fixed": ("_IS_FIXED: own", "_IS_FIXED: b'.' * size"),
     "small numbers": ("_IS_TEXT: b'(?:[\\\\0-\\\\x7f]{%d}|%b)' % (size, own)", "_IS_TEXT: b'.' * size"),
@@ -132,20 +161,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_condition_of_a_shape_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = FrameHead(
-        cluster_id=bytes(16),
-        log="orders",
-        writer="n1",
-        incarnation=bytes(8),
-        sequence=2**40,
-        attempts=(),
-        committed=None,
-        time=bytes(128),
-        witnesses=(b"one", b"two"),
-        trust_number=300,
-        policy_number=7,
-    )
-    raw = encode(head)
+    raw = encode(a_head("orders", "n1"))
     wrong = {
         "what is fixed": raw.replace(b"\xc4\x03one", b"\xd9\x03one"),
         "small numbers": raw[:-1] + b"\xe0",

@@ -127,6 +127,17 @@ def test_core_keeps_nothing_of_a_call() -> None:
     assert min(grown(native) for _ in range(3)) < 2000, "each time: threads of other tests may want memory now and then"
 
 
+def test_core_goes_on_where_there_is_no_memory(repository: Path) -> None:
+    if core.chosen("") is None:
+        pytest.skip("the native core is not here")
+    pytest.importorskip("_testcapi")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.property.starved"], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout.split()[0]) > 500
+
+
 @pytest.mark.verify
 @pytest.mark.parametrize("given_back", ["    Py_DECREF(requests);\n", "        Py_XDECREF(below);\n"])
 def test_core_that_keeps_something_is_found(given_back: str, tmp_path: Path) -> None:

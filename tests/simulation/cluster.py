@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.admin.founding import found_cluster, publish_map
+from appliance.admin.membership import found_cluster, publish_map
 from appliance.admin.trust import admit
 from appliance.bag.logs import Store, create_log
 from appliance.bag.ports import BagContext

@@ -135,7 +135,7 @@ def found(tmp_path: Path, *names: str, assume: str = "5ms") -> list[Node]:
             words = ["join", str(root), "--root-key", str(tmp_path / names[0] / "root.key")]
         tenure(*words, "--node", name, "--node-dir", str(directory), "--allow-root", "--json")
         nodes.append(directory)
-    from appliance.admin.founding import read_marker
+    from appliance.admin.membership import read_marker
     from appliance.bag.posix import PosixStorage
 
     cluster_id = read_marker(PosixStorage(root), root).cluster_id

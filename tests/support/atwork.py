@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Self
 
-from appliance.admin.founding import next_policy, publish_policy
+from appliance.admin.trust import next_policy, publish_policy
 from appliance.formats.paths import RETAINED
 from appliance.node.settings import FILE
 from tests.support import hasty, scribe

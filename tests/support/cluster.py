@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.admin.founding import enroll, found_cluster, publish_map
+from appliance.admin.membership import enroll, found_cluster, publish_map
 from appliance.bag.closing import Closer
 from appliance.bag.ports import BagContext
 from appliance.bag.posix import PosixStorage

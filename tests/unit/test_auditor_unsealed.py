@@ -67,9 +67,9 @@ def test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(
 
 MUTANTS = {
     "its frames count": (
-        "BagWalk._listed",
-        "BagRules(bag, lock, token, keyring, policy, counts)",
-        "BagRules(bag, lock, token, keyring, policy, True)",
+        "BagWalk._bag",
+        "BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)",
+        "BagRules(bag, lock, where, token, keyring, policy, policy_of, True)",
     ),
     "its closing counts": (
         "BagWalk._bag",

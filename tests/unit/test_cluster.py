@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.admin.founding import next_policy, publish_policy
+from appliance.admin.trust import next_policy, publish_policy
 from appliance.bag.writing import Committed
 from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.chains import CeilingKind, open_ceiling

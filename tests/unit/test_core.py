@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import random
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,28 @@ def test_tree_of_the_core_is_that_of_python(count: int, tmp_path: Path, monkeypa
     leaves = [bytes([n]) * n for n in range(count)]
     monkeypatch.setattr(core, "native", None)
     assert native.tree(leaves) == merkle.tree(leaves)
+
+
+def test_values_that_are_altered_alike_have_different_marks(tmp_path: Path) -> None:
+    told = "(same(known, number, value) || (PyErr_SetNone(PyExc_OverflowError), 0))"
+    native = loaded(
+        made(tmp_path, sources=altered(tmp_path / "native", "read.c", "same(known, number, value))\n", f"{told})\n"))
+    )
+    words, high = struct.unpack("<16Q", random.Random(1).randbytes(128)), 1 << 63
+    for apart in (1, 2, 4):  # what multiplying by a known number, and shifting, makes of a change in the highest bit
+        for shift in range(1, 64):
+            changes = [(n, n + apart) for n in range(8)]
+            values = {struct.pack("<16Q", *words)}
+            for one, other in changes:
+                values.add(
+                    struct.pack(
+                        "<16Q",
+                        *(w ^ high * (n in (one, other)) ^ (high >> shift) * (n == other) for n, w in enumerate(words)),
+                    )
+                )
+            assert native.distinct(sorted(values), bytes(4 * len(values)), [struct.pack("=ii", 0, 128)])[2] == sorted(
+                values
+            )
 
 
 def test_core_compiles_without_a_warning(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.admin.founding import Listen, enroll, found_cluster, load_root_key, read_marker, set_up
+from appliance.admin.membership import Listen, enroll, found_cluster, load_root_key, read_marker, set_up
 from appliance.admin.trust import admit, move_node, revoke_node
 from appliance.formats.framing import Kind
 from appliance.formats.names import Address

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.admin.founding import enroll
+from appliance.admin.membership import enroll
 from appliance.cluster import Cluster
 from appliance.daemon.daemon import Node
 from appliance.doctor.health import not_well

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.admin.founding import next_policy, publish_policy
+from appliance.admin.trust import next_policy, publish_policy
 from appliance.bag.writing import Committed
 from appliance.cli.trust import _NUMBERS
 from appliance.formats.framing import Kind, open_frame, pieces

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
-from appliance.admin.founding import read_marker
+from appliance.admin.membership import read_marker
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import ClosingState, list_logs, open_log, racks_there, view_rack
 from appliance.bag.ports import BagContext, Storage

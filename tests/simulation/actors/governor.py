@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.admin.founding import next_policy
+from appliance.admin.trust import next_policy
 from appliance.formats.framing import Kind
 from appliance.node.record_watch import PolicyWatch
 from tests.simulation.actors.processes import Kit

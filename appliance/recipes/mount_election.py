@@ -156,11 +156,7 @@ class MountElection:
     def newest(self) -> EpochRecord | None:
         """Return the newest record, looked at afresh; None: nobody ever led. Raises Damaged, Environment, TryAgain."""
         found = newest_of(self.chain)
-        if isinstance(found, InDoubt):
-            raise TryAgain("unreadable", found.reason, hint="try again")
-        if found is None:
-            return None
-        return self._found(*found)
+        return None if found is None else self._found(*found)
 
     def follower(self, number: int) -> EpochRecord | None:
         """Return the record that follows a number, looked at afresh; None: there is none yet, or it cannot be read."""

@@ -158,7 +158,11 @@ def run_watch(cluster: Cluster, options: Namespace) -> int:
                 if not answered and not views and not options.json:
                     say(f"{options.domain}: nobody has it")
                 for what, view in changes(before, views):
-                    _show_change(what, view, options, time.now().midpoint)
+                    now, queue = time.now().midpoint, f", {view.waiting} waiting" if view.waiting else ""
+                    stands = f"fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}"
+                    fields = {"what": what, **instant_fields("seen", now), **lease_fields(view)}
+                    line = f"{rfc3339(now)}  {what}  {view.mode}  {_who(view)}  {stands}"
+                    present(options, "tenure.lease-change", fields, line)
                 before, answered, silent = views, True, False
             if until is not None and time.boot_ns() >= until:
                 return 0 if answered else ShardUnavailable.exit_status
@@ -184,13 +188,6 @@ def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator
             yield "renewed", view
         elif known.waiting != view.waiting:
             yield "waiting", view
-
-
-def _show_change(what: str, view: LeaseView, options: Namespace, now: int) -> None:
-    queue = f", {view.waiting} waiting" if view.waiting else ""
-    until = f"fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}"
-    fields = {"what": what, **instant_fields("seen", now), **lease_fields(view)}
-    present(options, "tenure.lease-change", fields, f"{rfc3339(now)}  {what}  {view.mode}  {_who(view)}  {until}")
 
 
 NEW_SESSION: Final = "new"
@@ -383,7 +380,6 @@ def _mode(help_text: str) -> Argument:
 
 
 def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
-    """Return a verb about a lease that no process keeps."""
 
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, ByHand(cluster, random.Random(os.urandom(32))), options)  # noqa: S311 - names, seeded so

@@ -25,7 +25,7 @@ import contextlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -85,9 +85,9 @@ class Settings:
     node: str
     root: Root
     root_key: bytes
-    runtime: Path | None
+    runtime: Path | None = None
     """Where the node's tmpfs directory is, if it is not the usual one."""
-    peers: Mapping[str, Path]
+    peers: Mapping[str, Path] = field(default_factory=dict)
     """The tmpfs directory of other nodes on this machine, by node."""
     listen: Address | None = None
     """Where ``node run`` listens for other nodes; None: nowhere."""

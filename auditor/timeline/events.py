@@ -165,8 +165,8 @@ class FrameWritten(_Signed, frozen=True):
     """Why readers do not see it though it is there; empty where they do."""
     leases: tuple[tuple[str, bytes], ...]
     """Domain and correlation id of each lease that it was written under."""
-    begins: bool = True
-    """Whether it is the first of its data file that can be read."""
+    begins: bool = False
+    """Whether it is the first of its data file that can be read: known when all are in order."""
 
     @property
     def accepted_count(self) -> int:
@@ -204,8 +204,6 @@ class FrameColumns(msgspec.Struct, array_like=True):
     """Frames that columns judged, in order of rank: of each every message is accepted, and every signature good."""
 
     files: list[FrameFile]
-    begins: list[bool]
-    """Of each file: whether its first frame here is the first of it that can be read."""
     clocks: list[ClockReading]
     leases: list[tuple[str, bytes]]
     """Domain and correlation id."""
@@ -216,10 +214,6 @@ class FrameColumns(msgspec.Struct, array_like=True):
 
     def table(self) -> NDArray[np.void]:
         return np.frombuffer(self.rows, FRAME)
-
-    def firsts(self) -> NDArray[np.int64]:
-        """Return the number of the first frame of each file."""
-        return np.searchsorted(self.table()["file"], np.arange(len(self.files)))
 
 
 class BagClosed(_Listing, frozen=True):

@@ -212,10 +212,6 @@ class RackFacts:
         self._tell = judged
         self._shards = ShardFacts(found, lens)
         self._closings: dict[Instant, _ToldBag] = {}
-        self._begun: set[str] = set()
-        """Data files of the rack that an event was made of."""
-        self._clean_from: dict[str, int] = {}
-        """Of data files whose clean frames are told later, where the first of these stands."""
         self._unlisted = UNLISTED_RANK
 
     def born(self, grid: Grid, birth: LogBirth, token: SignedTime, where: Evidence) -> None:
@@ -248,21 +244,13 @@ class RackFacts:
         twice = raw.frame.digest in told.seen if self._lens.any else twice
         self._frame(raw, told, file.path, listed=True, twice=twice, fits=not misplaced, void="it came too late")
 
-    def clean_from(self, clean: FrameColumns) -> None:
-        """Take where the first clean frame of each of some files stands, before the others of these files."""
-        offsets = clean.table()["offset"][clean.firsts()].tolist()
-        self._clean_from = {each.file: offset for each, offset in zip(clean.files, offsets, strict=True)}
-
     def clean_frames(self, clean: FrameColumns) -> None:
         """Take frames that columns judged, after the others of their files."""
-        clean.begins = [each.file not in self._begun for each in clean.files]
-        self._begun.update(each.file for each in clean.files)
-        if clean.files:
-            messages = np.add.reduceat(clean.table()["messages"], clean.firsts()).tolist()
-            for each, accepted in zip(clean.files, messages, strict=True):
-                self._closings[each.bag_ns].accepted += accepted
+        table = clean.table()
+        messages = np.bincount(table["file"], table["messages"]).astype(np.int64).tolist()
+        for each, accepted in zip(clean.files, messages, strict=True):
+            self._closings[each.bag_ns].accepted += accepted
         self._found.frames(clean)
-        self._clean_from = {}
 
     def open_frame(self, raw: FrameEvidence, listing: BagListing, path: str, *, twice: bool) -> None:
         """Take a frame of a bag that is open. ``twice``: the bag has it already."""
@@ -288,7 +276,6 @@ class RackFacts:
         for closing in self._closings.values():
             self._close(closing)
         self._closings.clear()
-        self._begun.clear()
         if seal is not None:
             self._seal(listing, seal)
 
@@ -391,7 +378,7 @@ class RackFacts:
         writer and log that its place says; ``void``: why it does not count where no list does.
         """
         evidence, bag, lock = self._lens.frame(raw), told.bag, told.lock
-        head, timestamps, at = evidence.frame.head, evidence.frame.timestamps, evidence.where.offset
+        head, timestamps = evidence.frame.head, evidence.frame.timestamps
         if listed is not None:
             listed = lock is not None and self._lens.listed(bag, evidence.token, listed=listed)
         accepted, span, why = (0, 0), None, void if listed is False else "the bag has the same frame already"
@@ -429,12 +416,9 @@ class RackFacts:
                 for held in evidence.witnesses
                 if held.refusal is None
             ),
-            begins=evidence.refusal is None and path not in self._begun and at < self._clean_from.get(path, at + 1),
         )
         if evidence.refusal is None:
             self._found.add(event)
-            if event.begins:
-                self._begun.add(path)
         self._shards.carried(evidence)
         if self._tell is not None:
             self._tell(JudgedFrame(evidence, event, bag, told.token))

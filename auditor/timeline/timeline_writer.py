@@ -288,7 +288,6 @@ class TimelineWriter:
         rows["path"] = store.keys(each.path for each in files)[file]
         for each in ("offset", "length", "messages", "first", "last", "under"):
             rows[each] = table[each]
-        rows["begins"][columns.firsts()] = columns.begins
         order["maker"] = store.makers((f"writer {each.writer}", each.incarnation) for each in files)[file]
         order["sequence"], order["rank"] = table["sequence"], table["rank"] + base
         under, domains = np.frombuffer(columns.under, "<u4"), store.keys(domain for domain, _ in columns.leases)

@@ -86,8 +86,6 @@ class FrameJudge:
             self._one_by_one(files[0])
             return
         batch, clean, written = read
-        if self._timeline and written:
-            self._timeline.clean_from(written)
         for number in np.flatnonzero(~clean).tolist():
             file, offset = files[batch.file[number]], int(batch.offset[number])
             piece = piece_at(file.data, offset)

@@ -377,7 +377,8 @@ class _AuditRun:
         findings += [
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
-        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures))))
+        stale = max((fact.token.staleness_ns for fact in heads.values()), default=0)
+        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale))))
         summary = Summary(
             messages=counts.messages,
             rejected=counts.rejected,

@@ -27,7 +27,6 @@ from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
 from auditor.rules.bags import lock_of
 from auditor.rules.finding import Evidence
-from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
@@ -95,9 +94,6 @@ class Gathering:
     rank = 0
     """Set before each call: of what is told at several places, in a ledger or in frames, the lowest counts."""
 
-    def head(self, fact: HeadFact) -> None:
-        """Take a batch head."""
-
     def knows(self, name: bytes) -> bool:  # noqa: ARG002 - of a class that takes nothing
         """Whether a statement about a lease is known already, or of no interest."""
         return True
@@ -123,16 +119,15 @@ class ShardFacts:
         self._parts: dict[bytes, tuple[int, Half]] = {}
         """By which map each run goes, and as which half, as it was told last."""
 
-    def head(self, head: BatchHead, digest: bytes, where: Evidence) -> None:
+    def head(self, head: BatchHead, where: Evidence) -> None:
         """Take the head of a ledger's block."""
-        token = self._lens.token(head.node, head.signed_time())
-        self._found.head(HeadFact(head, digest, token, where, in_ledger=1))
         part = head.going_by, head.half
         if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
             self._parts[head.incarnation] = part
             self._found.rank = self._base
             name = b"m" + head.incarnation + b"%d %s" % (head.going_by, head.half.encode())
-            self._found.add(StatedBatch.under(head, token).followed(head, where), name)
+            batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
+            self._found.add(batch.followed(head, where), name)
 
     def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
         """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
@@ -153,8 +148,6 @@ class ShardFacts:
         """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
         for held in evidence.witnesses:
             if held.refusal is None:
-                fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=0)
-                self._found.head(fact)
                 batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
                 if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
                     for told in statements(batch, held.head_digest, held.witness, *place):

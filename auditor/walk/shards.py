@@ -259,7 +259,7 @@ class ShardWalk:
         self._rank -= 1
         self._told.add_head(head, digest, each.block.head, each.where, self._rank, in_ledger=True)
         if self._timeline:
-            self._timeline.head(head, digest, each.where)
+            self._timeline.head(head, each.where)
         each.name, each.rank = (head.incarnation, head.sequence, digest), self._rank
 
     def _other(self, each: _Block, position: int) -> None:

@@ -108,52 +108,6 @@ class Gathering:
         """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
 
 
-class ShardFacts:
-    """Tells of chains and ledgers, and of the witnesses that frames carry."""
-
-    def __init__(self, found: Gathering, lens: WhatIf = AS_IT_WAS, base: int = 0) -> None:
-        """Take where events go to. ``base``: added to the ranks of what ledgers tell."""
-        self._found = found
-        self._lens = lens
-        self._base = base
-        self._parts: dict[bytes, tuple[int, Half]] = {}
-        """By which map each run goes, and as which half, as it was told last."""
-
-    def head(self, head: BatchHead, where: Evidence) -> None:
-        """Take the head of a ledger's block."""
-        part = head.going_by, head.half
-        if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
-            self._parts[head.incarnation] = part
-            self._found.rank = self._base
-            name = b"m" + head.incarnation + b"%d %s" % (head.going_by, head.half.encode())
-            batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
-            self._found.add(batch.followed(head, where), name)
-
-    def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
-        """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
-        self._found.rank = self._base + rank
-        batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
-        for told in statements(batch, digest, entry, position, where, self._lens.shifts.get(head.node, 0)):
-            self._found.add(*told)
-
-    def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
-        """Take a ceiling record, from its file or a ledger's copy."""
-        token = self._lens.token(record.node, SignedTime.decode(record.time, where.path))
-        shard = (record.map_number, record.shard)
-        place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
-        clock = ClockReading.of(record.node, token)
-        self._found.add(CeilingLinked(token.midpoint_ns, place, clock, where, shard, record), b"c" + data)
-
-    def carried(self, evidence: FrameEvidence) -> None:
-        """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
-        for held in evidence.witnesses:
-            if held.refusal is None:
-                batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
-                if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
-                    for told in statements(batch, held.head_digest, held.witness, *place):
-                        self._found.add(*told)
-
-
 @dataclass(frozen=True, slots=True)
 class JudgedFrame:
     """A frame as the lens shows it, with what readers make of it."""
@@ -186,8 +140,8 @@ class _ToldBag:
     """Digests of frames that count: equal frames within a bag count once."""
 
 
-class RackFacts:
-    """Tells of logs and racks, one after another."""
+class Facts:
+    """Tells of chains and ledgers, of logs and racks one after another, and of the witnesses that frames carry."""
 
     def __init__(
         self,
@@ -195,17 +149,61 @@ class RackFacts:
         found: Gathering,
         *,
         lens: WhatIf = AS_IT_WAS,
+        base: int = 0,
         judged: Callable[[JudgedFrame], None] | None = None,
     ) -> None:
-        """Take where events go to. ``judged``: told of each frame that can be read, of those of no event too."""
+        """Take where events go to. ``base``: added to the ranks of what ledgers tell.
+
+        ``judged``: told of each frame that can be read, of those of no event too.
+        """
         self._reading = reading
         self._records = reading.records
         self._found = found
         self._lens = lens
+        self._base = base
         self._tell = judged
-        self._shards = ShardFacts(found, lens)
+        self._parts: dict[bytes, tuple[int, Half]] = {}
+        """By which map each run goes, and as which half, as it was told last."""
         self._closings: dict[Instant, _ToldBag] = {}
         self._unlisted = UNLISTED_RANK
+
+    # Chains and ledgers.
+
+    def head(self, head: BatchHead, where: Evidence) -> None:
+        """Take the head of a ledger's block."""
+        part = head.going_by, head.half
+        if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
+            self._parts[head.incarnation] = part
+            self._found.rank = self._base
+            name = b"m" + head.incarnation + b"%d %s" % (head.going_by, head.half.encode())
+            batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
+            self._found.add(batch.followed(head, where), name)
+
+    def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
+        """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
+        self._found.rank = self._base + rank
+        batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
+        for told in statements(batch, digest, entry, position, where, self._lens.shifts.get(head.node, 0)):
+            self._found.add(*told)
+
+    def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
+        """Take a ceiling record, from its file or a ledger's copy."""
+        token = self._lens.token(record.node, SignedTime.decode(record.time, where.path))
+        shard = (record.map_number, record.shard)
+        place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
+        clock = ClockReading.of(record.node, token)
+        self._found.add(CeilingLinked(token.midpoint_ns, place, clock, where, shard, record), b"c" + data)
+
+    def _carried(self, evidence: FrameEvidence) -> None:
+        """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
+        for held in evidence.witnesses:
+            if held.refusal is None:
+                batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
+                if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
+                    for told in statements(batch, held.head_digest, held.witness, *place):
+                        self._found.add(*told)
+
+    # Logs and racks.
 
     def born(self, grid: Grid, birth: LogBirth, token: SignedTime, where: Evidence) -> None:
         """Take the birth of a log. ``token``: what it was signed with, whether that holds or not."""
@@ -412,7 +410,7 @@ class RackFacts:
         )
         if evidence.refusal is None:
             self._found.add(event)
-        self._shards.carried(evidence)
+        self._carried(evidence)
         if self._tell is not None:
             self._tell(JudgedFrame(evidence, event, bag, told.token))
 

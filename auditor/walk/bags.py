@@ -47,7 +47,7 @@ from ..rules import bags as bag_rules
 from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 from ..rules.finding import Evidence, Finding
 from ..rules.records import Policies, signed_by, stamp_findings
-from ..timeline.facts import RackFacts
+from ..timeline.facts import Facts
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
 
@@ -55,7 +55,7 @@ from .parts import EvidenceSource, PartMaker
 class BagWalk:
     """Audits racks, one after another, each by itself."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
         self.frames = FrameJudge(reading, told, timeline)
         self._timeline = timeline

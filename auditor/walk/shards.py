@@ -36,7 +36,7 @@ from ..evidence.signatures import head_refusal
 from ..evidence.tree import ChainFile, LedgerFile, Rest, Tail
 from ..rules.finding import Evidence, Verdict, found
 from ..rules.records import ceiling_findings, title_of
-from ..timeline.facts import ShardFacts
+from ..timeline.facts import Facts
 from .parts import EvidenceSource, PartMaker
 
 BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
@@ -60,7 +60,7 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: ShardFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes all that is found.
 
         ``timeline``: told of all that columns do not take.

@@ -365,7 +365,7 @@ class StoredEvents(Sequence[Event]):
             event = WHOLE[row.kind].decode(raw)
             return msgspec.structs.replace(event, begins=True) if row.begins else event
         where = Evidence(self._text(row.path), row.offset, row.length)
-        return self._batch(row.stated).said(_entries.decode(raw), row.place, where)
+        return next(self._batch(row.stated).told(_entries.decode(raw), b"", row.place, where))[0]
 
     # Positions.
 

@@ -21,7 +21,7 @@ from appliance.formats.closed import LockFile, open_seal
 from appliance.formats.framing import Kind
 from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
-from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
+from appliance.formats.witness import BatchHead, Entry, Half
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
@@ -31,7 +31,7 @@ from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
-from timeagent.units import Instant, Span
+from timeagent.units import Instant
 
 from ..rules.bags import SealFacts
 from ..walk.parts import EvidenceSource
@@ -47,6 +47,7 @@ from .events import (
     RackSealed,
     StatedBatch,
     WhatIf,
+    statement_name,
 )
 
 UNLISTED_RANK: Final = 2**39
@@ -55,37 +56,6 @@ UNLISTED_RANK: Final = 2**39
 
 type Mark = tuple[str, str, Instant]
 """Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""
-
-
-def statement_name(digest: bytes, position: int) -> bytes:
-    """Return the name of a statement about a lease: the digest of its batch's head, and the place in the batch."""
-    return b"t" + digest + position.to_bytes(8)
-
-
-def end_name(correlation_id: bytes, domain: str) -> bytes:
-    """Return the name of what is said of the end of a lease."""
-    return b"e" + correlation_id + domain.encode()
-
-
-def statements(
-    batch: StatedBatch, digest: bytes, entry: Entry, position: int, where: Evidence, shift: Span = 0
-) -> Iterator[tuple[Event, bytes | None]]:
-    """Yield what an entry says, and the ends that a witness tells of, each with its name.
-
-    ``digest``: of the batch's head; ``shift``: how much more its clock would have shown of ends.
-    """
-    match entry:
-        case Ended():
-            name = end_name(entry.ending.correlation_id, entry.domain)
-            yield batch.said(entry, position, where, shift), name
-        case Witness():
-            yield batch.said(entry, position, where), statement_name(digest, position)
-            for end in batch.heard(entry, position, where):
-                yield end, end_name(end.ending.correlation_id, end.domain)
-        case SessionWitness() | SessionEnded() | Resumed():
-            yield batch.said(entry, position, where, shift), None
-        case _:
-            pass
 
 
 class Gathering:
@@ -183,7 +153,7 @@ class Facts:
         """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
         self._found.rank = self._base + rank
         batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
-        for told in statements(batch, digest, entry, position, where, self._lens.shifts.get(head.node, 0)):
+        for told in batch.told(entry, digest, position, where, self._lens.shifts.get(head.node, 0)):
             self._found.add(*told)
 
     def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
@@ -200,7 +170,7 @@ class Facts:
             if held.refusal is None:
                 batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
                 if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
-                    for told in statements(batch, held.head_digest, held.witness, *place):
+                    for told in batch.told(held.witness, held.head_digest, *place):
                         self._found.add(*told)
 
     # Logs and racks.

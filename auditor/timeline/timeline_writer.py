@@ -46,9 +46,11 @@ from .events import (
     SessionTold,
     StatedBatch,
     ceiling_name,
+    end_name,
     leases_of,
+    statement_name,
 )
-from .facts import Gathering, Mark, end_name, statement_name, statements
+from .facts import Gathering, Mark
 from .state import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 
@@ -267,7 +269,7 @@ class TimelineWriter:
         for itself, row in zip(whole.tolist(), bucket.each(rows, *columns), strict=True):
             place, head, position, at, size, told.rank = row
             entry, batch = _entries.decode(raw[at : at + size]), self._batch(*heads[head])
-            for event, name in statements(batch, heads[head][2], entry, position, Evidence(*place)):
+            for event, name in batch.told(entry, heads[head][2], position, Evidence(*place)):
                 if isinstance(event, LeaseEnded) and event.heard:
                     wanted = event.ending.correlation_id not in gone
                 else:

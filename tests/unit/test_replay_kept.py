@@ -22,8 +22,7 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold
-from auditor.timeline.facts import end_name
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one

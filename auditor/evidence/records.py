@@ -97,6 +97,7 @@ class ClusterRecords:
     pinned: bool
     """Whether the root key was given, or taken from the tree that it is to vouch for."""
     policies: dict[int, Policy] = field(default_factory=dict)
+    """Of one that is missing no other says what it allowed."""
     keyrings: dict[int, Keyring] = field(default_factory=dict)
     maps: dict[int, ShardMap] = field(default_factory=dict)
     keys: Keyring | None = None
@@ -160,17 +161,13 @@ class ClusterRecords:
         if self.keys is not None:
             self.keys = PartialKeyring(self.entries.values())
 
-    def policy(self, number: int) -> Policy | None:
-        """Return a policy; None where it is missing: no other says what it allowed."""
-        return self.policies.get(number)
-
     def judging(self, named: int, limit: int | None = None) -> Policy | None:
         """Return the policy by which readers judge a frame: the one that it names.
 
         ``limit``: the number in the bag's list; a frame that names a newer one is judged by that one.
         """
         newest = max(self.policies, default=0) if limit is None else limit
-        return self.policy(named if 1 <= named <= newest else newest)
+        return self.policies.get(named if 1 <= named <= newest else newest)
 
     def missing(self, kind: Kind, number: int) -> bool:
         """Whether a record that something names is simply not there."""

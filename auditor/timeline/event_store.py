@@ -406,8 +406,5 @@ class StoredEvents(Sequence[Event]):
 
     def beginning_at(self, where: Evidence) -> list[int]:
         """Return the positions of the events whose bytes begin there."""
-        try:
-            positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
-        except UnicodeEncodeError:
-            return []  # a name that is no UTF-8 has no events
+        positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
         return [int(each) for each in positions[offsets == where.offset]]

@@ -345,7 +345,7 @@ class BagWalk:
             self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
-        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
+        keyring, policy = self._records.keyring(lock.trust_number), self._records.policies.get(lock.policy_number)
         policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
         by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
         blind = self._listed(listing, by, pack)

@@ -416,7 +416,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._last", "max(event.witness.expiry_ns, under)", "under"),
     (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
     (keeping_module, "TimelineWriter._not_known", "rank < self._named[name].rank", "False"),
-    (store_module, "EventStore._write_postings", "found[first] - 1", "found[end - 1] - 1"),
+    (store_module, "EventStore._write_postings", "= True", "= False"),
     (keeping_module, "TimelineWriter._frames", "Posting.ABOUT", "Posting.TOLD"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]

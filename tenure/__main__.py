@@ -8,11 +8,10 @@ if not __debug__:
     sys.stderr.write("tenure: refused to start under python -O: the assertions are part of the program\n")
     sys.exit(2)
 
-if __name__ == "__main__" and sys.argv[1:2] == ["run"] and "--quick" in sys.argv:
-    from appliance.recipes.quick_run import quick_run
+if __name__ == "__main__":
+    from tenure.script import entry as begin
 
-    if (_code := quick_run(sys.argv[2:])) is not None:
-        sys.exit(_code)
+    sys.exit(begin())
 
 import argparse
 import contextlib
@@ -22,6 +21,8 @@ import signal
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import BadConfiguration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +68,6 @@ INPUT_OUTPUT: Final = 74
 
 
 class _Release(argparse.Action):
-    """``--version``."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from timeagent import VERSION, core
 
@@ -143,6 +142,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code (docs/exit-codes.md); never raises what nobody expected."""
     try:
         return _command(sys.argv[1:] if arguments is None else arguments)
+    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at by the first module that goes by it
+        from timeagent.console import report_error
+
+        return report_error(problem)
     except Exception:  # noqa: BLE001 - whatever it is, its code is never that of a verdict
         return _defect()
 
@@ -154,13 +157,7 @@ def _command(words: list[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     chosen = parser.parse_args(words[:1])
-    from timeagent.console import report_error
-    from timeagent.errors import BadConfiguration
-
-    try:
-        command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
-    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at once
-        return report_error(problem)
+    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
     own = Words(prog=f"tenure {chosen.command}", description=command.summary)
     command.add_arguments(own)
     _describe_verbs(own)
@@ -238,7 +235,3 @@ def _hold_repeats_back() -> None:
 
     assert logging.lastResort is not None
     logging.lastResort.addFilter(Repeats())
-
-
-if __name__ == "__main__":
-    sys.exit(entry())

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.shardmap import chain_of
+from auditor.rules.finding import breaks
 from auditor.rules.grants import signed_within
 from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 from timeagent.signedtime import STALENESS_NS
@@ -279,11 +280,11 @@ class _Leases:
     def check_statements(self, cluster: ClusterFacts) -> None:
         """Check what one witness may say, by itself and after the one before it."""
         rows, heads, head, told = self.rows, self.heads, self.head, self.told
-        wrong = (rows["expiry"] > heads.ceiling[head]) | (rows["fence"] > heads.ceiling[head])
+        wrong = breaks("grant-above-ceiling", np.maximum(rows["expiry"], rows["fence"]), heads.ceiling[head])
         widest = cluster.policies.widest
         if widest is not None:
             term = min(widest.lease_term_max_ns, NUMBER_MAX)
-            wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
+            wrong |= breaks("term-above-policy", rows["expiry"], heads.midpoint[head] + term + heads.radius[head])
         low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
         renewal = rows["kind"] == RENEWAL
         wrong |= low & ~renewal
@@ -340,7 +341,7 @@ class _Leases:
         claims = self.begins.copy()
         claims[1:] |= self.told[1:] & ~self.begins[1:] & (rows["mode"][1:] != rows["mode"][:-1])
         self.claims = claims
-        self.suspect(claims & (rows["fence"] <= self.heads.floor[self.head]))
+        self.suspect(claims & breaks("fence-not-growing", rows["fence"], self.heads.floor[self.head]))
         stating = np.flatnonzero(claims | ~self.told)
         stating = stating[np.lexsort((self.position[stating], self.name[stating]))]
         self.stating: Column = stating
@@ -376,11 +377,12 @@ class _Leases:
         floor, given = self._highest("floor"), self.ended & (self.outcome == _RELINQUISHED)
         word: Column = ends["last_watermark"]
         self.watermark: Column = np.where(word == NOTHING, floor, word)
-        self.suspect_leases(given & ends["timed"] & (self._unfounded(ends, cluster) | (self.watermark >= self.expiry)))
+        beyond = breaks("watermark-beyond-expiry", self.watermark, self.expiry)
+        self.suspect_leases(given & ends["timed"] & (self._unfounded(ends, cluster) | beyond))
         self.suspect_leases(given & ~ends["timed"] & (self.watermark != floor))
         self.suspect_leases(given & (ends["floor"] < word))
         expired = self.ended & (self.outcome == _EXPIRED)
-        early = (ends["last_ended"] <= self.expiry) | ~self.held
+        early = breaks("broken-early", ends["last_ended"], self.expiry) | ~self.held
         early |= heads.midpoint[head] - heads.radius[head] + heads.staleness[head] <= self.expiry
         self.suspect_leases(expired & (early | (ends["floor"] < self.expiry) | (ends["settle_to"] < self.expiry)))
         withdrawn = self.ended & (self.outcome == _WITHDRAWN)
@@ -394,9 +396,10 @@ class _Leases:
         if widest is None:
             return np.zeros(len(ends), np.bool_)
         heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
-        wrong: Flags = (ends["radius"] > widest.radius_ns_max) | (ends["staleness"] > STALENESS_NS)
+        wrong = breaks("radius-above-policy", ends["radius"], widest.radius_ns_max)
+        wrong |= breaks("stale-time", ends["staleness"], STALENESS_NS)
         allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
-        wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
+        wrong |= breaks("r1-breach", np.abs(self.watermark - ends["midpoint"]), allowed)
         latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
         wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
         said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
@@ -508,7 +511,8 @@ def _check_uses(leases: _Leases, uses: RowBucket, rows: Rows, cluster: ClusterFa
         top[used] = np.maximum.reduceat(rows["last"][of], firsts)
         _check_crossing(leases, used, low[used], top[used])
     ends = leases.rows[leases.last]
-    leases.suspect_leases(leases.given & ((messages != ends["last_messages"]) | (top > leases.watermark)))
+    above = breaks("watermark-below-message", leases.watermark, top)
+    leases.suspect_leases(leases.given & ((messages != ends["last_messages"]) | above))
 
 
 def _check_crossing(leases: _Leases, used: Column, low: Column, top: Column) -> None:

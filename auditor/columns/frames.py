@@ -29,7 +29,7 @@ from appliance.formats.framing import (
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
 from auditor.evidence.signatures import FrameReader
-from auditor.rules.finding import Evidence
+from auditor.rules.finding import Evidence, breaks
 from auditor.timeline.events import FRAME, ClockReading, FrameColumns, FrameFile
 from timeagent import core
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
@@ -248,8 +248,8 @@ class FrameBatch(Cut):
         near: Flags = (
             (self.first >= start)
             & (self.last < end)
-            & (tokens.radius <= policy.radius_ns_max)
-            & (tokens.staleness <= STALENESS_NS)
+            & ~breaks("radius-above-policy", tokens.radius, policy.radius_ns_max)
+            & ~breaks("stale-time", tokens.staleness, STALENESS_NS)
             & (self.first >= tokens.midpoint - allowed)
             & (self.last <= tokens.midpoint + allowed)
         )
@@ -332,6 +332,6 @@ def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens
         )
         clean[frame[~fits]] = False
     frame, (fits, saying) = witnesses.frame, witnesses.with_sessions()
-    fits &= witnesses.floor[witnesses.which] < batch.first[frame]
-    fits &= batch.last[frame] < witnesses.expiry[saying]
+    fits &= ~breaks("timestamp-below-floor", batch.first[frame], witnesses.floor[witnesses.which])
+    fits &= ~breaks("timestamp-after-expiry", batch.last[frame], witnesses.expiry[saying])
     clean[frame[~fits]] = False

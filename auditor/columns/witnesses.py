@@ -28,6 +28,7 @@ from appliance.formats.witness import (
     WitnessKind,
 )
 from auditor.evidence.signatures import FrameReader, KnownHead
+from auditor.rules.finding import breaks
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
@@ -263,7 +264,7 @@ class Witnesses:
             self._holds
             & (np.array(sound, np.bool_) & fine)[self.batch]
             & self._told.of_each(usual)
-            & (self.expiry <= midpoint + term_ns_max + radius)
+            & ~breaks("term-above-policy", self.expiry, midpoint + term_ns_max + radius)
             & small(self.position)
             & small(self.settle_to)
         )

@@ -34,7 +34,7 @@ from auditor.timeline.events import (
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import bound_fields, instant_fields, printable
-from timeagent.units import SECOND, Instant, span_text
+from timeagent.units import INSTANT_MAX, SECOND, Instant, span_text
 
 DOMAINS_AT_HAND: Final = 32
 STRETCHES_AT_HAND: Final = 128
@@ -58,8 +58,8 @@ class LeaseTrace:
     told: list[LeaseTold] = field(default_factory=list)
     ended: LeaseEnded | None = None
     frames: list[FrameWritten] = field(default_factory=list)
-    session: SessionTrace | None = None
-    """The session lease that it was taken under, where anything is known of that."""
+    session: tuple[Instant, SessionOver | None] | None = None
+    """Expiry and end of the session lease that it was taken under, where anything is known of that."""
 
     @property
     def witness(self) -> Witness:
@@ -84,7 +84,7 @@ class LeaseTrace:
     @property
     def over(self) -> LeaseEnded | SessionOver | None:
         """What was said of its end: that it ended alone, or with its session lease."""
-        return self.ended or (None if self.session is None else self.session.over)
+        return self.ended or (None if self.session is None else self.session[1])
 
     @property
     def end(self) -> Ending | SessionEnded | None:
@@ -99,9 +99,7 @@ class LeaseTrace:
     @cached_property
     def expiry_ns(self) -> Instant:
         """The latest expiry of any of its witnesses; under a session lease, of any of that one's."""
-        if self.session is not None:
-            return self.session.expiry_ns
-        return max(each.witness.expiry_ns for each in self.told)
+        return max(each.witness.expiry_ns for each in self.told) if self.session is None else self.session[0]
 
     @property
     def end_ns(self) -> Instant:
@@ -112,14 +110,6 @@ class LeaseTrace:
         """Whether somebody had it, or could have had it, within [first, last]."""
         reached = self.expiry_ns if self.ended is None else max(self.expiry_ns, self.ended.instant_ns)
         return self.granted_ns <= last and reached >= first
-
-
-@dataclass(slots=True)
-class SessionTrace:
-    """What is known of one session lease."""
-
-    expiry_ns: Instant
-    over: SessionOver | None
 
 
 class Traces:
@@ -144,18 +134,14 @@ class Traces:
 
 
 def _within(timeline: Timeline, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
-    found = _traces(timeline, timeline.lease_events(domain, first, last)).values()
+    found = _traces(timeline, domain, timeline.lease_events(domain, first, last)).values()
     return sorted(found, key=lambda each: (each.granted_ns, each.witness.correlation_id))
 
 
 def leases_until(timeline: Timeline, domain: str, instant: Instant) -> dict[bytes, LeaseTrace]:
     """Return all leases of a domain as they were known at an instant, in the order of their first witness."""
-    events = [event for _, event in timeline.between(timeline.start_ns, instant, domain=domain)]
-    found = _with_frames(timeline, domain, events)
-    for trace in found.values():
-        if trace.session is not None and trace.session.over is not None and trace.session.over.instant_ns > instant:
-            trace.session.over = None
-    return found
+    events = (event for _, event in timeline.between(timeline.start_ns, instant, domain=domain))
+    return _traces(timeline, domain, events, instant)
 
 
 def all_leases(timeline: Timeline) -> Iterator[LeaseTrace]:
@@ -165,35 +151,32 @@ def all_leases(timeline: Timeline) -> Iterator[LeaseTrace]:
         for domain in dict.fromkeys(name for name, _ in leases_of(event)):
             domains.setdefault(domain, []).append(event)
     for domain, events in domains.items():
-        yield from _with_frames(timeline, domain, events).values()
+        yield from _traces(timeline, domain, events).values()
 
 
-def _with_frames(timeline: Timeline, domain: str, events: Sequence[Event]) -> dict[bytes, LeaseTrace]:
-    found = _traces(timeline, events)
-    for event in events:
-        if isinstance(event, FrameWritten):
-            for name, identifier in event.leases:
-                if name == domain and identifier in found:
-                    found[identifier].frames.append(event)
-    return found
-
-
-def _traces(timeline: Timeline, events: Iterable[Event]) -> dict[bytes, LeaseTrace]:
-    """Return the leases of one domain by what was said of them: an end may stand before the grant of its instant."""
+def _traces(
+    timeline: Timeline, domain: str, events: Iterable[Event], until: Instant = INSTANT_MAX
+) -> dict[bytes, LeaseTrace]:
+    """Return the leases of a domain by what was said of them: an end may stand before the grant of its instant."""
     found: dict[bytes, LeaseTrace] = {}
-    ends: list[LeaseEnded] = []
+    later: list[LeaseEnded | FrameWritten] = []
     for event in events:
         if isinstance(event, LeaseTold):
             found.setdefault(event.witness.correlation_id, LeaseTrace()).told.append(event)
-        elif isinstance(event, LeaseEnded):
-            ends.append(event)
-    for end in ends:
-        if end.ending.correlation_id in found:
-            found[end.ending.correlation_id].ended = end
+        elif isinstance(event, LeaseEnded | FrameWritten):
+            later.append(event)
+    for each in later:
+        for name, identifier in leases_of(each):
+            if name == domain and identifier in found and isinstance(each, FrameWritten):
+                found[identifier].frames.append(each)
+            elif name == domain and identifier in found and isinstance(each, LeaseEnded):
+                found[identifier].ended = each
     for trace in found.values():
-        name = trace.told[0].witness.session_id
-        known = None if name is None else timeline.session(trace.told[0].place[1], name)
-        trace.session = None if known is None else SessionTrace(*known)
+        session = trace.witness.session_id
+        known = None if session is None else timeline.session(trace.told[0].place[1], session)
+        if known is not None:
+            expiry, over = known
+            trace.session = expiry, over if over is None or over.instant_ns <= until else None
     return found
 
 

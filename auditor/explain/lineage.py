@@ -24,8 +24,8 @@ from auditor.evidence.signatures import FrameEvidence, HeldWitness
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock
 from auditor.rules.endings import ending_checks
-from auditor.rules.finding import Check, Evidence, Finding, clock, own_words
-from auditor.rules.grants import Before, fence_above, follow_checks
+from auditor.rules.finding import Check, Evidence, Finding, asked, clock, own_words
+from auditor.rules.grants import Before, follow_checks
 from auditor.rules.leases import statement_checks
 from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
 from auditor.timeline.events import (
@@ -390,8 +390,8 @@ def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Ch
     first, witness = earlier.told[0], told.witness
     if first.shard[0] != told.shard[0]:
         return
-    yield fence_above(witness.fence, first.witness.fence)
-    over = earlier.session.over if earlier.session is not None else None
+    yield asked("fence-not-growing", witness.fence, first.witness.fence, str)
+    over = None if earlier.session is None else earlier.session[1]
     end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)
     modes = [each.witness.mode for each in earlier.told if each is first or each.instant_ns <= told.instant_ns]
     if end is None and not conflicts(modes[-1], witness.mode):

@@ -34,7 +34,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
-from .finding import Check, Evidence, Finding, Times, Verdict, compared, found
+from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"
@@ -98,7 +98,7 @@ def file_checks(
         yield Check("lost-file", "file is there", value, f"{entry.size} bytes", holds)
         return
     yield Check("lost-file", "file is there", "there", f"{entry.size} bytes", holds=True)
-    yield compared("altered-file", "bytes", len(data), "at least", entry.size, str)
+    yield asked("altered-file", len(data), entry.size, str)
     now = digest or _digest(data, entry.size)
     yield Check("altered-file", "digest", now, entry.digest, now == entry.digest, words=_shortened)
 

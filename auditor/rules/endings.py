@@ -19,7 +19,7 @@ from timeagent.signedtime import SignedTime, r1_range, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
 from ..columns.index import Coverage
-from .finding import Check, Evidence, Finding, Times, Verdict, below_ceiling, compared, found
+from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
 from .history import (
     GIVEN_BACK,
     ClusterFacts,
@@ -48,19 +48,15 @@ def ending_checks(
     value = f"{late} witnesses" if late else "nothing"
     yield Check("renewed-after-end", "nothing told after its end", value, "nothing", not late)
     if ending.outcome is LeaseOutcome.EXPIRED:  # by the shard's own word: no staleness to allow for
-        yield compared("broken-early", "broken after its expiry", ending.ended_ns, ">", expiry_ns)
+        yield asked("broken-early", ending.ended_ns, expiry_ns)
     if ending.outcome in GIVEN_BACK:
         watermark = floor_ns if ending.watermark_ns is None else ending.watermark_ns
         if top_ns is not None:
-            yield compared("watermark-below-message", "watermark above its messages", watermark, "≥", top_ns)
+            yield asked("watermark-below-message", watermark, top_ns)
         if ending.watermark_time is not None:
-            yield _before_expiry(watermark, expiry_ns)
+            yield asked("watermark-beyond-expiry", watermark, expiry_ns)
     if ending.outcome is LeaseOutcome.RELINQUISHED:
         yield _all_there(ending.messages, there)
-
-
-def _before_expiry(watermark: Instant, expiry_ns: Instant) -> Check:
-    return compared("watermark-beyond-expiry", "watermark before the expiry", watermark, "<", expiry_ns)
 
 
 def _all_there(messages: int, there: int, doubtful: int = 0) -> Check:
@@ -216,7 +212,7 @@ def check_reach(
     """term-above-policy and grant-above-ceiling of one witness. ``fence``: where it has one."""
     expiry, ceiling = told.witness.expiry_ns, told.head.ceiling_ns
     yield from policies.check_term(subject, expiry, told.token, told.where)
-    check = below_ceiling(expiry, fence or 0, ceiling)
+    check = asked("grant-above-ceiling", max(expiry, fence or 0), ceiling)
     if not check.holds:
         stated = f"expiry {rfc3339(expiry)}" + ("" if fence is None else f" and fence {fence}")
         reason = f"{subject} has {stated}, above the ceiling {rfc3339(ceiling)}"
@@ -349,7 +345,7 @@ def _dropped(
     if (entry.watermark_time is None) != (entry.watermark_ns is None):
         yield unpaired(word, "one of the two: a watermark, and the signed time of its message")
     elif entry.watermark_ns is not None:
-        before = _before_expiry(word.watermark_ns, entry.expiry_ns)
+        before = asked("watermark-beyond-expiry", word.watermark_ns, entry.expiry_ns)
         if not before.holds:
             yield _beyond_expiry(before, word, {})
         grants = [told for told in session.told if told.witness.kind is SessionKind.GRANT]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from appliance.formats.policy import Policy
 from timeagent.console import bound_fields, printable
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import Instant, bound_text, rfc3339, span_text
+from timeagent.units import Instant, bound_text, rfc3339
 
 ID_CHARACTERS: Final = 12
 
@@ -261,6 +261,23 @@ _ALL: Final = (
 
 RULES: Final[dict[str, Rule]] = {rule.code: rule for rule in _ALL}
 
+_ASKED: Final = {
+    "altered-file": ("bytes", "at least"),
+    "r1-breach": ("timestamp − signed time", "at most"),
+    "timestamp-after-expiry": ("timestamp before the expiry", "<"),
+    "timestamp-below-floor": ("timestamp above the floor", ">"),
+    "radius-above-policy": ("radius of the signed time", "at most"),
+    "stale-time": ("staleness of the signed time", "at most"),
+    "watermark-below-message": ("watermark above its messages", "≥"),
+    "watermark-beyond-expiry": ("watermark before the expiry", "<"),
+    "broken-early": ("broken after its expiry", ">"),
+    "fence-not-growing": ("fence above that before", ">"),
+    "grant-above-ceiling": ("expiry below the ceiling", "≤"),
+    "term-above-policy": ("expiry within the longest term", "≤"),
+    "leaseless-write": ("leases that it names", "at least"),
+}
+"""Of rules that compare two numbers: what is compared, and how the one has to stand to the other."""
+
 
 FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "ended-key"})
 """What says that a signed time is nobody's, or may be."""
@@ -322,11 +339,6 @@ class Check(msgspec.Struct, frozen=True):
         """What it has to be; empty where the value says it all."""
         return f"{self.relation} {self.words(self.bound)}".strip()
 
-    def breaks(self, values: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of many values would fail it."""
-        mask: NDArray[np.bool_] = ~_RELATIONS[self.relation](values, self.bound)
-        return mask
-
     def fields(self) -> dict[str, Any]:
         return {"code": self.code, "what": self.what, "value": self.value, "limit": self.limit, "holds": self.holds}
 
@@ -361,6 +373,18 @@ def compared(code: str, what: str, value: int, relation: str, bound: int, words:
     return Check(code, what, value, bound, _RELATIONS[relation](value, bound), relation, words)
 
 
+def asked(code: str, value: int, bound: int, words: Callable[[int], str] = clock) -> Check:
+    """Return the check of a rule that compares two numbers."""
+    what, relation = _ASKED[code]
+    return compared(code, what, value, relation, bound, words)
+
+
+def breaks(code: str, values: NDArray[np.int64], bounds: NDArray[np.int64] | int) -> NDArray[np.bool_]:
+    """Return which of many numbers would fail that check."""
+    mask: NDArray[np.bool_] = ~_RELATIONS[_ASKED[code][1]](values, bounds)
+    return mask
+
+
 def own_words(finding: Finding) -> Check:
     """Return what only the whole tree shows (a gap, an order, a count) as a check: the finding's own words."""
     holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
@@ -370,17 +394,6 @@ def own_words(finding: Finding) -> Check:
 def latest_expiry_ns(token: SignedTime, policy: Policy) -> Instant:
     """Return how far a lease that was granted at a signed time may reach at most."""
     return token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
-
-
-def within_term(expiry_ns: Instant, token: SignedTime, policy: Policy) -> Check:
-    """term-above-policy: what a lease, or a session lease, may last."""
-    what = "expiry within the longest term"
-    return compared("term-above-policy", what, expiry_ns, "≤", latest_expiry_ns(token, policy))
-
-
-def below_ceiling(expiry_ns: Instant, fence: int, ceiling_ns: Instant) -> Check:
-    """grant-above-ceiling: whoever comes after a crash begins at the ceiling."""
-    return compared("grant-above-ceiling", "expiry below the ceiling", max(expiry_ns, fence), "≤", ceiling_ns)
 
 
 type Bounds = tuple[Instant, Instant]
@@ -399,11 +412,6 @@ def not_fallen(states: Bounds, asked: Bounds) -> Check:
     """floor-fell: neither floor nor settle_to is below what came before asks for."""
     holds = states[0] >= asked[0] and states[1] >= asked[1]
     return Check("floor-fell", "floor and settle_to", states, asked, holds, "at least", stated)
-
-
-def radius_allowed(what: str, token: SignedTime, policy: Policy) -> Check:
-    """radius-above-policy: an interval that is wide enough satisfies every other rule about time."""
-    return compared("radius-above-policy", what, token.radius_ns, "at most", policy.radius_ns_max, span_text)
 
 
 def signed_in_order(what: str, cause: SignedTime, effect: SignedTime, *, covers: bool = False) -> Check:

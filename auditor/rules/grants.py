@@ -20,7 +20,7 @@ from timeagent.units import Instant, bound_text, rfc3339
 
 from ..columns.index import Use
 from .endings import is_broken_early
-from .finding import Check, Finding, Times, compared, found, phrase
+from .finding import Check, Finding, Times, asked, compared, found, phrase
 from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told, shard_of
 
 
@@ -30,11 +30,6 @@ def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Find
     yield from _fences(history)
     yield from _grants(history, cluster)
     yield from _record(history)
-
-
-def fence_above(fence: int, before: int) -> Check:
-    """fence-not-growing: a grant, or a change of mode, has a higher fence than the one before it."""
-    return compared("fence-not-growing", "fence above that before", fence, ">", before, str)
 
 
 def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -62,12 +57,11 @@ def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _fences(history: DomainHistory) -> Iterator[Finding]:
-    last: Told | None = None
-    for lease, told in history.claims():
-        if last is not None and not (check := fence_above(told.witness.fence, last.witness.fence)).holds:
-            reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
-            yield check.finding(lease.name, reason, [last.where, told.where])
-        last = told
+    for (_, before), (lease, told) in itertools.pairwise(history.claims()):
+        check = asked("fence-not-growing", told.witness.fence, before.witness.fence, str)
+        if not check.holds:
+            reason = f"{lease.name} has the fence {check.value}, the grant before it {before.witness.fence}"
+            yield check.finding(lease.name, reason, [before.where, told.where])
 
 
 def _grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

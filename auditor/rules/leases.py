@@ -13,7 +13,7 @@ from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text
 from appliance.formats.witness import BatchHead, Witness, WitnessKind
-from timeagent.units import bound_text, rfc3339
+from timeagent.units import bound_text, rfc3339, span_text
 
 from ..columns.index import Use
 from .chains import granted_under
@@ -24,12 +24,11 @@ from .finding import (
     Evidence,
     Finding,
     Times,
-    below_ceiling,
+    asked,
     both,
     found,
+    latest_expiry_ns,
     not_fallen,
-    radius_allowed,
-    within_term,
 )
 from .grants import check_grants, check_moved
 from .history import (
@@ -117,9 +116,9 @@ def statement_checks(
     """Yield the checks of what a shard said of a lease, alone. ``ceiling``, ``shards``: those it names, if there."""
     if widest is not None:
         token = head.signed_time()
-        yield radius_allowed("radius of the shard's clock", token, widest)
-        yield within_term(witness.expiry_ns, token, widest)
-    yield below_ceiling(witness.expiry_ns, witness.fence, head.ceiling_ns)
+        yield asked("radius-above-policy", token.radius_ns, widest.radius_ns_max, span_text)
+        yield asked("term-above-policy", witness.expiry_ns, latest_expiry_ns(token, widest))
+    yield asked("grant-above-ceiling", max(witness.expiry_ns, witness.fence), head.ceiling_ns)
     if ceiling is not None:
         yield granted_under(head, ceiling)
     yield from _owner(witness.domain, head, shards)

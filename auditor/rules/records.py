@@ -27,10 +27,9 @@ from .finding import (
     Evidence,
     Finding,
     Times,
+    asked,
     found,
     latest_expiry_ns,
-    radius_allowed,
-    within_term,
 )
 
 
@@ -136,12 +135,12 @@ class Policies:
 
     def check_term(self, what: str, expiry_ns: Instant, token: SignedTime, where: Evidence) -> Iterator[Finding]:
         """term-above-policy: a lease, or a session lease, was granted for longer than any policy allows."""
-        if self.widest is None or (term := within_term(expiry_ns, token, self.widest)).holds:
-            return
-        latest = latest_expiry_ns(token, self.widest)
-        reason = f"{what} lasts until {rfc3339(expiry_ns)}; the policy allows {rfc3339(latest)}"
-        times: Times = {"the witness": token, "the expiry": expiry_ns}
-        yield self.judged(term.finding(what, reason, [where], times), token.interval.latest)
+        if self.widest is not None:
+            term = asked("term-above-policy", expiry_ns, latest_expiry_ns(token, self.widest))
+            reason = f"{what} lasts until {rfc3339(expiry_ns)}; the policy allows {rfc3339(term.bound)}"
+            times: Times = {"the witness": token, "the expiry": expiry_ns}
+            if not term.holds:
+                yield self.judged(term.finding(what, reason, [where], times), token.interval.latest)
 
 
 def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
@@ -151,17 +150,18 @@ def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
 
 def stale_time(what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
     """stale-time: whatever comes after a signed time may be so much older than it shows; no agent says more."""
-    if token.staleness_ns > STALENESS_NS:
+    stale = asked("stale-time", token.staleness_ns, STALENESS_NS, span_text)
+    if not stale.holds:
         reason = (
             f"{what} has a signed time that may have been handed out up to {span_text(token.staleness_ns)} after it "
             f"was made; {span_text(STALENESS_NS)} are allowed"
         )
-        yield found("stale-time", what, reason, [where], {"the signed time": token})
+        yield stale.finding(what, reason, [where], {"the signed time": token})
 
 
 def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Iterator[Finding]:
     """radius-above-policy: an interval that is wide enough satisfies every other rule about time."""
-    radius = radius_allowed("radius", token, policy)
+    radius = asked("radius-above-policy", token.radius_ns, policy.radius_ns_max, span_text)
     if not radius.holds:
         reason = (
             f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "

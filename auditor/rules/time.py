@@ -24,12 +24,12 @@ from .finding import (
     Check,
     Finding,
     Times,
+    asked,
+    breaks,
     clock,
-    compared,
     found,
     latest_expiry_ns,
     phrase,
-    radius_allowed,
     signed_in_order,
 )
 from .records import stale_time, title_of, wide_radius
@@ -106,9 +106,9 @@ def _beside(
         case "timestamp-outside-bag":
             return (timestamps < span[0]) | (timestamps >= span[1])
         case "r1-breach":
-            return check.breaks(np.abs(timestamps - token.midpoint_ns))
+            return breaks(check.code, np.abs(timestamps - token.midpoint_ns), check.bound)
         case "timestamp-after-expiry" | "timestamp-below-floor":
-            return check.breaks(timestamps)
+            return breaks(check.code, timestamps, check.bound)
     return None
 
 
@@ -123,11 +123,10 @@ def frame_checks(
     yield _signed_time(evidence)
     if policy is not None and evidence.refusal is None:
         off, allowed = max(abs(first - token.midpoint_ns), abs(last - token.midpoint_ns)), policy.r1_tolerance_ns
-        what = "timestamp − signed time"
-        yield compared("r1-breach", what, off, "at most", allowed + token.radius_ns, span_text)
-        yield radius_allowed("radius of the signed time", token, policy)
+        yield asked("r1-breach", off, allowed + token.radius_ns, span_text)
+        yield asked("radius-above-policy", token.radius_ns, policy.radius_ns_max, span_text)
     if not evidence.unreadable:
-        yield compared("leaseless-write", "leases that it names", len(evidence.witnesses), "at least", 1, str)
+        yield asked("leaseless-write", len(evidence.witnesses), 1, str)
     if bag is not None:
         value, limit = ((first,) if first == last else (first, "..", last)), (bag[0], "≤ t <", bag[1])
         holds = bag[0] <= first <= last < bag[1]
@@ -166,9 +165,8 @@ def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
     if held.refusal is None:
         head, witness, (first, last) = evidence.frame.head, held.witness, _ends(evidence)
         phase, mode, holder = witness.phase, witness.mode, (witness.holder.node, witness.holder.incarnation)
-        what = "timestamp before the expiry"
-        yield compared("timestamp-after-expiry", what, last, "<", _expiry_ns(evidence, held))
-        yield compared("timestamp-below-floor", "timestamp above the floor", first, ">", witness.floor_ns)
+        yield asked("timestamp-after-expiry", last, _expiry_ns(evidence, held))
+        yield asked("timestamp-below-floor", first, witness.floor_ns)
         yield Check("tentative-write", "phase of the lease", phase, Phase.HELD, phase is Phase.HELD)
         yield Check("read-mode-write", "mode may write", mode, "IX, SIX or X", mode.may_write)
         own, writer = not _foreign(evidence, held), (head.writer, head.incarnation)

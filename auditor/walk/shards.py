@@ -39,7 +39,6 @@ from ..rules.records import ceiling_findings, title_of
 from ..timeline.facts import Facts
 from .parts import EvidenceSource, PartMaker
 
-BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
 _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""
 
@@ -113,18 +112,16 @@ class ShardWalk:
         """Take one ceiling record, from its file or as a ledger's copy."""
         try:
             record, signed = open_ceiling(data, where.path)
+            place = (record.map_number, record.shard, record.number)
+            wrong = record.cluster_id != self._records.cluster_id
+            wrong |= file is not None and place != (file.map_number, file.shard, file.number)
+            holds = f"{where.path} holds ceiling record {record.number} of shard {record.shard}"
+            reason = f"{holds} under map {record.map_number} of cluster {record.cluster_id.hex()}" if wrong else ""
         except Damaged as problem:
-            self._told.found("damaged-record", where.path, problem.message, [where], title=BAD_CEILING)
-            return
-        place = (record.map_number, record.shard, record.number)
-        if record.cluster_id != self._records.cluster_id or (
-            file is not None and place != (file.map_number, file.shard, file.number)
-        ):
-            reason = (
-                f"{where.path} holds ceiling record {record.number} of shard {record.shard} under map "
-                f"{record.map_number} of cluster {record.cluster_id.hex()}"
-            )
-            self._told.found("damaged-record", where.path, reason, [where], title=BAD_CEILING)
+            reason = problem.message
+        if reason:
+            title = "a ceiling record is damaged or misplaced"
+            self._told.found("damaged-record", where.path, reason, [where], title)
             return
         keys = self._records.keys
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))

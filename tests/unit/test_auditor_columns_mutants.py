@@ -28,18 +28,34 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "after the bag": ("self.last < end", "True", "timestamp-outside-bag own"),
         "too early for its time": ("self.first >= tokens.midpoint - allowed", "True", "r1-breach own"),
         "too late for its time": ("self.last <= tokens.midpoint + allowed", "True", "r1-breach own"),
-        "the clock of the frame": ("tokens.radius <= policy.radius_ns_max", "True", "radius-above-policy"),
-        "how stale the frame's time is": ("tokens.staleness <= STALENESS_NS", "True", "stale-time"),
+        "the clock of the frame": (
+            "~breaks('radius-above-policy', tokens.radius, policy.radius_ns_max)",
+            "True",
+            "radius-above-policy",
+        ),
+        "how stale the frame's time is": (
+            "~breaks('stale-time', tokens.staleness, STALENESS_NS)",
+            "True",
+            "stale-time",
+        ),
     },
     (frames, "check_witnesses"): {
-        "the floor": ("witnesses.floor[witnesses.which] < batch.first[frame]", "True", "timestamp-below-floor"),
-        "the expiry": ("batch.last[frame] < witnesses.expiry[saying]", "True", "timestamp-after-expiry"),
+        "the floor": (
+            "~breaks('timestamp-below-floor', batch.first[frame], witnesses.floor[witnesses.which])",
+            "True",
+            "timestamp-below-floor",
+        ),
+        "the expiry": (
+            "~breaks('timestamp-after-expiry', batch.last[frame], witnesses.expiry[saying])",
+            "True",
+            "timestamp-after-expiry",
+        ),
         "a witness before its frame": ("tokens.latest[frame] >= signed[which]", "True", "r2-breach"),
         "the holder": ("witnesses.incarnation[which] == batch.incarnation[frame]", "True", "foreign-lease own"),
         "the holder's node": ("node[which] == batch.writer[frame]", "True", "own"),
     },
     (witnesses, "Witnesses.good"): {
-        "the term": ("self.expiry <= midpoint + term_ns_max + radius", "True", "crafted"),
+        "the term": ("~breaks('term-above-policy', self.expiry, midpoint + term_ns_max + radius)", "True", "crafted"),
         "the batch": ("self._holds", "True", "crafted"),
         "the batch's signature": ("known.refusal is None", "True", "forged-witness forged-time"),
         "the clock of the shard": ("known.token.radius_ns <= policy.radius_ns_max", "True", "radius-above-policy"),
@@ -90,9 +106,9 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "no keys": ("self.trust_number >= 1", "True", "unknown-record"),
     },
     (domains, "_Leases.check_statements"): {
-        "the ceiling": ('rows["expiry"] > heads.ceiling[head]', "False", "grant-above-ceiling"),
+        "the ceiling": ("np.maximum(rows['expiry'], rows['fence'])", "False", "grant-above-ceiling"),
         "the term of a grant": (
-            'rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]',
+            "breaks('term-above-policy', rows['expiry'], heads.midpoint[head] + term + heads.radius[head])",
             "False",
             "term-above-policy",
         ),
@@ -108,7 +124,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
     },
     (domains, "_Leases.check_order_of_claims"): {
         "the shard's floor and the fence": (
-            'rows["fence"] <= self.heads.floor[self.head]',
+            "breaks('fence-not-growing', rows['fence'], self.heads.floor[self.head])",
             "False",
             "fence-not-growing",
         ),
@@ -127,8 +143,12 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
             "False & given",
             "r1-breach",
         ),
-        "the expiry of what was written": ("self.watermark >= self.expiry", "False", "watermark-beyond-expiry"),
-        "broken early": ("ends['last_ended'] <= self.expiry", "False", "crafted"),
+        "the expiry of what was written": (
+            "breaks('watermark-beyond-expiry', self.watermark, self.expiry)",
+            "False",
+            "watermark-beyond-expiry",
+        ),
+        "broken early": ("breaks('broken-early', ends['last_ended'], self.expiry)", "False", "crafted"),
         "an end that was to come": ("self.ended & late", "self.ended & False", "crafted"),
         "what expiry leaves": (
             "(ends['floor'] < self.expiry) | (ends['settle_to'] < self.expiry)",
@@ -140,9 +160,21 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "no lease": ("found[self.frame] = True", "found[:] = True", "leaseless-write"),
     },
     (domains, "_Leases._unfounded"): {
-        "the clock of the watermark": ('ends["radius"] > widest.radius_ns_max', "False", "radius-above-policy"),
-        "how stale the watermark's time is": ('ends["staleness"] > STALENESS_NS', "False", "stale-time"),
-        "the watermark's time": ('np.abs(self.watermark - ends["midpoint"]) > allowed', "False", "r1-breach"),
+        "the clock of the watermark": (
+            "breaks('radius-above-policy', ends['radius'], widest.radius_ns_max)",
+            "False",
+            "radius-above-policy",
+        ),
+        "how stale the watermark's time is": (
+            "breaks('stale-time', ends['staleness'], STALENESS_NS)",
+            "False",
+            "stale-time",
+        ),
+        "the watermark's time": (
+            "breaks('r1-breach', np.abs(self.watermark - ends['midpoint']), allowed)",
+            "False",
+            "r1-breach",
+        ),
         "a watermark before its grant": ("latest < heads.midpoint[grant] - heads.radius[grant]", "False", "crafted"),
         "an end before its watermark": ('said < ends["midpoint"] - ends["radius"]', "False", "r2-breach"),
     },
@@ -168,7 +200,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         ),
         "which frame is the last": ("np.append(firsts[1:], len(of)) - 1", "firsts", "last-frame-mismatch"),
         "how many": ('messages != ends["last_messages"]', "False", "count-mismatch"),
-        "how far": ("top > leases.watermark", "False", "watermark-below-message"),
+        "how far": ("breaks('watermark-below-message', leases.watermark, top)", "False", "watermark-below-message"),
         "what was settled": ("leases.bad[name[_unsettled(rows, uses, cluster)]] = True", "pass", "crafted"),
     },
     (domains, "_Leases.check_shape"): {

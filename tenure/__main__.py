@@ -8,11 +8,10 @@ if not __debug__:
     sys.stderr.write("tenure: refused to start under python -O: the assertions are part of the program\n")
     sys.exit(2)
 
-if __name__ == "__main__" and sys.argv[1:2] == ["run"] and "--quick" in sys.argv:
-    from appliance.recipes.quick_run import quick_run
+if __name__ == "__main__":
+    from tenure.script import entry as begin
 
-    if (_code := quick_run(sys.argv[2:])) is not None:
-        sys.exit(_code)
+    sys.exit(begin())
 
 import argparse
 import contextlib
@@ -69,8 +68,6 @@ INPUT_OUTPUT: Final = 74
 
 
 class _Release(argparse.Action):
-    """``--version``."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from timeagent import VERSION, core
 
@@ -238,7 +235,3 @@ def _hold_repeats_back() -> None:
 
     assert logging.lastResort is not None
     logging.lastResort.addFilter(Repeats())
-
-
-if __name__ == "__main__":
-    sys.exit(entry())

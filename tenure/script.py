@@ -1,4 +1,4 @@
-"""The console script: ``tenure run`` begins before the command line is loaded, if the node's daemon has the lease."""
+"""How the command begins: ``tenure run`` before the command line is loaded, if the node's daemon has the lease."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, Damaged
-from timeagent.units import DAY, SECOND, Instant, Span, parse_instant, parse_span, rfc3339, span_text
+from timeagent.units import DAY, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
@@ -136,7 +136,13 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     target = parse_instant(options.to) if options.to else now.latest
     log = cluster.logs.opened(options.log)
     reached = log.horizon.refresh()
-    _refuse_far_ahead(options, target, target - now.latest)
+    ahead = target - now.latest
+    if ahead > parse_span(options.wait):
+        raise BadRequest(
+            "too-far-ahead",
+            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
+            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
+        )
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
         note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
     progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
@@ -146,16 +152,6 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     progress.done()
     fields = {"log": options.log, **instant_fields("horizon", horizon)}
     return present(options, "tenure.settle", fields, f"everything of {options.log} before {rfc3339(horizon)} is final")
-
-
-def _refuse_far_ahead(options: Namespace, target: Instant, ahead: Span) -> None:
-    """Raise BadRequest for an instant that the user cannot have meant to wait for."""
-    if ahead > parse_span(options.wait):
-        raise BadRequest(
-            "too-far-ahead",
-            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
-            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
-        )
 
 
 def _seal(cluster: Cluster, options: Namespace) -> int:
@@ -182,7 +178,6 @@ _NEWEST_RACKS = 144
 
 
 def pack(cluster: Cluster, options: Namespace) -> int:
-    """Pack the sealed racks of a log, the newest ones or all, and sweep their directories."""
     log = cluster.logs.opened(options.log)
     packer = Packer(cluster.context, log.grid, Authority(cluster.context, log.grid).sealer)
     chosen = sorted(racks_there(cluster.context.storage, log.grid))[0 if options.all else -_NEWEST_RACKS :]
@@ -211,7 +206,6 @@ def pack(cluster: Cluster, options: Namespace) -> int:
 
 
 def retain(cluster: Cluster, options: Namespace) -> int:
-    """Delete the packs of racks that ended more than so many days ago, or say which they are."""
     if options.days < 1:
         raise BadRequest(
             "bad-days", f"{options.days} days: a pack is kept for at least one", hint="use --days 1 or more"
@@ -239,7 +233,6 @@ def retain(cluster: Cluster, options: Namespace) -> int:
 
 
 def show_forecast(cluster: Cluster, options: Namespace) -> int:
-    """Say what the log costs in names (inodes) and bytes, if it goes on as it does."""
     grid = cluster.logs.opened(options.log).grid
     found = forecast(cluster.context, grid, options.days)
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"

@@ -8,6 +8,7 @@ bound. All but ``run`` work without a cluster and without keys.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import random
 import shutil
@@ -104,38 +105,30 @@ def assumed_radius_ns(root: str | None) -> Span:
     return registers_at(storage_at(path), path).newest_policy().assumed_radius_ns if path else 0
 
 
-class _Exchange(msgspec.Struct):
-    peer: str
-    own: str
-    chance: str
-    answer: str
-    after: str
-
-
 class _Record(msgspec.Struct, rename={"schema_name": "schema"}):
     schema_name: str
     kind: str
     own_key_id: str
-    exchanges: list[_Exchange]
+    exchanges: list[dict[str, str]]
 
 
 def judge_evidence(options: Namespace) -> int:
-    """Judge one file. Raises Damaged, Environment, BadConfiguration."""
     record = _opened(_read(options.file, _EVIDENCE_BYTES_MAX), options.file)
     keys = {key.id: key for key in map(_public, options.key)}
     shown: list[dict[str, Any]] = []
     lines = []
     for each in record.exchanges:
+        peer_name = each.get("peer")
         try:
-            parts = Exchanged(*map(bytes.fromhex, (each.own, each.chance, each.answer, each.after)))
-        except ValueError:
-            raise _damaged(f"{options.file}: the exchange with {each.peer} is not in hex") from None
+            parts = Exchanged(*(bytes.fromhex(each[part.name]) for part in dataclasses.fields(Exchanged)))
+        except (KeyError, ValueError):
+            raise _damaged(f"{options.file}: the exchange with {peer_name} is not in hex") from None
         own = keys.get(bytes.fromhex(record.own_key_id))
         peer = keys.get(SignedTime.decode(parts.answer, options.file).key_id)
         proven = judge_exchange(parts, own, peer) if own and peer else None
-        shown.append({"peer": each.peer, "proven": proven})
+        shown.append({"peer": peer_name, "proven": proven})
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
-        lines.append(f"{each.peer}: {what or 'both clocks can have been right'}")
+        lines.append(f"{peer_name}: {what or 'both clocks can have been right'}")
     present(options, "tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown}, *lines)
     if any(each["proven"] for each in shown):
         return _NO

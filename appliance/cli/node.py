@@ -19,6 +19,7 @@ import os
 import signal
 import subprocess
 from argparse import SUPPRESS, Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -35,10 +36,10 @@ from ..formats.birth import FORMAT, format_of
 from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.shardmap import shard_text
-from ..node.releases import Releases, in_words, skewed
+from ..node.releases import in_words, skewed
 from ..node.settings import root_path
 from . import service
-from .opening import add_cluster_options, open_cluster, stop_on_signals
+from .opening import add_cluster_options, open_cluster, releases_of, stop_on_signals
 from .service import keeping, running_release
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
@@ -96,9 +97,8 @@ class Release(msgspec.Struct):
 
 
 def run_upgrade(options: Namespace) -> int:
-    """Go over to this release, or to a package's."""
     root = root_path(options.root)
-    coming = read_package(Path(options.package)) if options.package else own_release()
+    coming = read_package(Path(options.package)) if options.package else Release(VERSION, FORMAT)
     if options.installed:  # the package has restarted what ran; what did not is started
         service.start(Path(root))
         return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
@@ -121,10 +121,6 @@ def run_upgrade(options: Namespace) -> int:
         os.execv(_COMMAND, words)  # noqa: S606 - the command that was installed just now
     service.restart(root)
     return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
-
-
-def own_release() -> Release:
-    return Release(VERSION, FORMAT)
 
 
 def read_package(path: Path) -> Release:
@@ -158,27 +154,19 @@ def _look(options: Namespace, coming: Release) -> int:
             hint="nothing was changed: take a release that reads it",
         )
     with open_cluster(options) as cluster:
-        known = releases(cluster, coming.release)
+        known = releases_of(cluster, coming.release).look()
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
         silent = runs is None and keeping(cluster.settings, cluster.registers.cluster_id)[0]
         words = runs or ("a daemon that does not answer" if silent else "no daemon")
         note(f"tenure: here {words} runs, {coming.release} is to run; {root} is of format {here}")
-        _note_skew(known | {cluster.settings.node: runs})
+        _note_skew({**known, cluster.settings.node: runs})
         if runs == coming.release and not options.package:
             _runs(options, cluster, runs, already=True)
             return _RUNS_ALREADY
     return 0
 
 
-def releases(cluster: Cluster, own: str) -> dict[str, str | None]:
-    """Ask every node that has an address which release it runs. Blocks for some seconds."""
-    trust = cluster.watch_trust()
-    return dict(
-        Releases(cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, own).look()
-    )
-
-
-def _note_skew(known: dict[str, str | None]) -> None:
+def _note_skew(known: Mapping[str, str | None]) -> None:
     if skewed(known):
         note(f"tenure: nodes run different releases: {in_words(known)}")
 
@@ -204,7 +192,7 @@ def _told(options: Namespace) -> int:
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
         if runs is None:
             raise TryAgain("no-daemon", "the daemon was started, and does not answer", hint="systemctl status says why")
-        _note_skew(releases(cluster, runs))
+        _note_skew(releases_of(cluster, runs).look())
         return _runs(options, cluster, runs, already=False)
 
 

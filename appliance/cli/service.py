@@ -7,6 +7,7 @@ own user for what is done on the mount, and the superuser again for the units.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -14,7 +15,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
@@ -119,21 +119,16 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
         raise Environment("systemd", f"systemctl {words[0]}: {problem}", hint="--no-systemd") from None
 
 
-def has_user() -> bool:
-    try:
-        pwd.getpwnam(USER)
-    except KeyError:
-        return False
-    return True
-
-
 def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
     """Do it as tenure's own user where the superuser calls and there is one; return its exit code.
 
     ``allow_root``: as the superuser all the same. A process of its own does it, which gives up what the superuser may.
     Blocks until it ends.
     """
-    if allow_root or os.geteuid() != 0 or not has_user():
+    user = None
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwnam(USER)
+    if allow_root or os.geteuid() != 0 or user is None:
         return work()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -142,7 +137,6 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 70
     try:
-        user = pwd.getpwnam(USER)
         os.initgroups(USER, user.pw_gid)
         os.setgid(user.pw_gid)
         os.setuid(user.pw_uid)
@@ -184,8 +178,6 @@ class _Line(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What a daemon says at CHECKS_PATH."""
-
     release: str
     checks: list[_Line]
 
@@ -206,7 +198,7 @@ class _Connection(HTTPConnection):
 def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes] | None:
     """Ask this machine's daemon by its door on tmpfs; None where none answers. Blocks for some seconds at most."""
     try:
-        with closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
+        with contextlib.closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.read()

@@ -126,7 +126,6 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
 
 
 def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMap], Layout]) -> int:
-    """Move shards, by three maps; say what is waited for."""
     key = root_key(cluster, options)
     if not getattr(options, "silent_too", True):
         check_answer(

@@ -25,7 +25,6 @@ from timeagent.keys import (
     take_up,
 )
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
-from timeagent.trust import KeyEntry
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..admin.membership import accept, asked, let_in
@@ -41,7 +40,6 @@ from ..admin.trust import (
 )
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
-from ..formats.policy import Policy
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
 
@@ -170,7 +168,12 @@ def _revoke(cluster: Cluster, options: Namespace) -> int:
     from_ns = parse_instant(options.instant) if options.instant else cluster.time.now().midpoint
     what = f"no key of {options.node} counts"
     if options.key:
-        entry = _entry_named(cluster, options.node, options.key)
+        known = cluster.registers.newest_trust().keys
+        check_known(known, options.node)
+        entry = next((e for e in known if e.node == options.node and fingerprint(e.public) == options.key), None)
+        if entry is None:
+            hint = "tenure trust ls shows fingerprints"
+            raise NotTrusted("no-such-key", f"node {options.node} has no key {options.key}", hint=hint)
         number = revoke_keys(cluster.registers, key, [entry.public], from_ns)
         what = f"the {entry.purpose} key {options.key} of {options.node} does not count"
     else:
@@ -241,16 +244,6 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
     return publics
 
 
-def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
-    """Return the entry of a node's key. Raises BadRequest, NotTrusted where the newest trust record has no such."""
-    known = cluster.registers.newest_trust().keys
-    check_known(known, node)
-    for entry in known:
-        if entry.node == node and fingerprint(entry.public) == name:
-            return entry
-    raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="tenure trust ls shows fingerprints")
-
-
 _NUMBERS: Final = {
     "span_ns": "span of the bags of logs that are made from now on",
     "grace_ns": "how long after its end a bag of such a log stays open",
@@ -282,7 +275,10 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
             "no-such-policy", f"there is no policy {number}", hint=f"they are numbered from 1 to {newest.number}"
         )
     policy = cluster.registers.policy(number)
-    derived = _derived(policy)
+    derived = {
+        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
+        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
+    }
     return present(
         options,
         "tenure.policy",
@@ -294,13 +290,6 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
         *(f"  {_option(name):16}  {span_text(getattr(policy, name)):>9}  {what}" for name, what in _NUMBERS.items()),
         *(f"  {word:16}  {span_text(span):>9}  {what}" for word, (span, what) in derived.items()),
     )
-
-
-def _derived(policy: Policy) -> dict[str, tuple[int, str]]:
-    return {
-        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
-        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
-    }
 
 
 def _set_policy(cluster: Cluster, options: Namespace) -> int:

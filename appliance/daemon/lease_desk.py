@@ -109,18 +109,6 @@ class LeaseDesk:
             else:
                 line.say(wire.REFUSED, type(problem).__name__, problem.code, problem.message, problem.hint)
 
-    def waiting(self, domain: str, mode: Mode = Mode.X) -> int:
-        """Return how many processes of this machine wait for a domain."""
-        with self._changed:
-            place = self._places.get((domain, mode))
-            return 0 if place is None else len(place.queue)
-
-    def lease(self, domain: str, mode: Mode = Mode.X) -> Lease | None:
-        """Return the lease of which the sub-leases of a domain are: None where none is out, nor any waited for."""
-        with self._changed:
-            place = self._places.get((domain, mode))
-            return None if place is None else place.lease
-
     def stop(self) -> None:
         """Hand out nothing more, extend nothing, and wait until every sub-lease is over. Idempotent."""
         with self._changed:

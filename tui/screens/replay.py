@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -35,18 +35,14 @@ if TYPE_CHECKING:
 
 
 class ScrubberLine(WordsLine):
-    """What lies under the cursor is counted once for a record and a width."""
-
     def __init__(self) -> None:
         super().__init__(id="scrubber")
-        self._counted: tuple[Timeline, int, Scrubber] | None = None
+        self._counted = lru_cache(1)(Scrubber)
 
     def show(self, timeline: Timeline, instant: Instant) -> int:
         """Show a record and an instant in it. Returns how many findings are where the cursor is."""
-        width = self.content_size.width
-        if self._counted is None or self._counted[0] is not timeline or self._counted[1] != width:
-            self._counted = timeline, width, Scrubber(timeline, timeline.start_ns, timeline.end_ns, width)
-        axis, density, findings_here = self._counted[2].drawn(instant)
+        scrubber = self._counted(timeline, timeline.start_ns, timeline.end_ns, self.content_size.width)
+        axis, density, findings_here = scrubber.drawn(instant)
         self.say_lines([axis, density])
         return findings_here
 

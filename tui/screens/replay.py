@@ -23,7 +23,7 @@ from ..app import EvidenceScreen
 from ..model import replaying
 from ..model.gantt import Scrubber
 from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, at_instant
-from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
+from ..model.state import Cell, DomainSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
 from ..widgets.lines import TabLine, TitleBar, Words, WordsLine
@@ -161,7 +161,7 @@ class EventTable(PickTable):
             return None
         if not event.where.path:
             return None if self.domain is None else DomainSubject(printable(self.domain))
-        return PlaceSubject.of(event.where)
+        return event.where
 
 
 SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))

@@ -17,13 +17,14 @@ from appliance.formats.shardmap import chain_of, shard_text
 from appliance.formats.witness import Ended, Witness, open_block
 from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
+from auditor.rules.finding import Evidence
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import MS, span_text
 
 from ..model import state as model
 from ..model.clocks import agreement, agreement_words
-from ..model.state import Cell, ClusterState, DetailLine, HolderSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
+from ..model.state import Cell, ClusterState, DetailLine, HolderSubject, LeaseSubject, NodeSubject, Tone
 from ..model.words import condition, lease_words, moment, shard_cells, short_span
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAYLOAD_SHOWN: Final = 60
 
 
-def place_details(tree: Tree, subject: PlaceSubject) -> Sequence[DetailLine]:
+def place_details(tree: Tree, subject: Evidence) -> Sequence[DetailLine]:
     """Return what the bytes at a place say. Reads them; never raises for what they are."""
     path = subject.path
     data = tree.read_range(path, subject.offset, subject.length or FILE_BYTES_MAX)
@@ -110,9 +111,9 @@ def place_details(tree: Tree, subject: PlaceSubject) -> Sequence[DetailLine]:
         return said
     if frame is None:
         return said
-    file, bag = [fact("file", printable(path), PlaceSubject(path))], path.rpartition("/")[0]
+    file, bag = [fact("file", printable(path), Evidence(path))], path.rpartition("/")[0]
     if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
-        file.append(fact("lock file", f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock")))
+        file.append(fact("lock file", f"{printable(bag)}/lock", Evidence(f"{bag}/lock")))
     return FrameLines(frame, [*file, *said, BLANK])
 
 
@@ -120,7 +121,7 @@ def _leads_to(line: Said) -> model.Subject | None:
     if line.what == "lease":
         return LeaseSubject(printable(line.name), line.lease)
     if line.what == "file":
-        return PlaceSubject(line.name)
+        return Evidence(line.name)
     named = {"node": NodeSubject, "clock": model.ClockSubject, "domain": model.DomainSubject}.get(line.what)
     return None if named is None else named(printable(line.name))
 
@@ -128,7 +129,7 @@ def _leads_to(line: Said) -> model.Subject | None:
 def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
     offset = 0
     while isinstance(piece := piece_at(data, offset), Piece):
-        place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
+        place = Evidence(path, piece.offset, piece.end - piece.offset)
         yield words(f"{piece.kind.name.lower():7} at {piece.offset:>10,}  {place.length:>9,} bytes", place)
         offset = piece.end
     if offset < len(data):
@@ -179,7 +180,7 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: model
         raise TryAgain("no-answer", "the mount has not answered yet", hint="see whether its file server answers")
     tree = Tree(answer.root)
     match subject:
-        case PlaceSubject():
+        case Evidence():
             return place_details(tree, subject)
         case model.DomainSubject():
             return list(_domain(state, answer, tree, subject.name))
@@ -259,7 +260,7 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
         entries = list(block.decoded(path))
     except Damaged:
         return  # the audit's to say
-    place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
+    place = Evidence(path, piece.offset, piece.end - piece.offset)
     said = moment(head.signed_time(path).midpoint_ns)
     for entry in entries:
         match entry:
@@ -334,12 +335,12 @@ def _bag(state: ClusterState, tree: Tree, subject: model.BagSubject) -> Iterator
         try:
             lock, stamped = open_lock(raw, f"{path}/{LOCK}")
         except Damaged as problem:
-            yield words(printable(problem.message), PlaceSubject(f"{path}/{LOCK}"), Tone.BAD)
+            yield words(printable(problem.message), Evidence(f"{path}/{LOCK}"), Tone.BAD)
         else:
             listed = dict(lock.by_name())
             token = stamped.signed_time(path)
             text = f"{moment(token.midpoint_ns, cell.start_ns)} by {lock.closer}"
-            yield fact("closed", text, PlaceSubject(f"{path}/{LOCK}"))
+            yield fact("closed", text, Evidence(f"{path}/{LOCK}"))
             yield fact("closer", lock.closer, NodeSubject(lock.closer))
     elif names:
         yield fact("prelock", "there: somebody has begun to close it" if PRELOCK in names else "not there")
@@ -359,4 +360,4 @@ def _bag(state: ClusterState, tree: Tree, subject: model.BagSubject) -> Iterator
             extra = size - entry.size
             state_words = "listed" + (f"; {extra} bytes past the list are void" if extra else "")
             tone = Tone.WARN if extra else Tone.PLAIN
-        yield words(f"{printable(name):48} {text:>14}  {state_words}", PlaceSubject(f"{path}/{name}"), tone)
+        yield words(f"{printable(name):48} {text:>14}  {state_words}", Evidence(f"{path}/{name}"), tone)

@@ -24,7 +24,7 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive, make_index
 from auditor.explain.context import LeaseTrace, leases_until
-from auditor.rules.finding import Verdict
+from auditor.rules.finding import Evidence, Verdict
 from auditor.timeline.events import FrameWritten, event_words
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
@@ -35,7 +35,7 @@ from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
 from ..model import state as model
-from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
+from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, Tone
 from ..model.words import fence_text, moment
 from .details import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, place_details, words
 
@@ -182,7 +182,7 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
         session=None if witness.session_id is None else witness.session_id.hex(),
-        where=PlaceSubject.of(where),
+        where=where,
     )
 
 
@@ -264,7 +264,7 @@ def record_details(record: Archive, shown: ClusterState, subject: model.Subject,
     Reads the tree where bytes are asked for; goes over all events of what it is about.
     """
     match subject:
-        case PlaceSubject():
+        case Evidence():
             return place_details(record.tree, subject)
         case model.HolderSubject():
             return list(holder_details(shown, subject))
@@ -355,7 +355,7 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
     yield fact("floor", moment(first.floor_ns))
     yield fact("settle_to", moment(first.settle_to_ns))
     yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
-    yield fact("ended", _end_words(life), PlaceSubject.of(life.ended.where) if life.ended else None, _life_tone(life))
+    yield fact("ended", _end_words(life), life.ended.where if life.ended else None, _life_tone(life))
     order = [None, *lives, None]
     place = order.index(bytes.fromhex(subject.identifier))
     for label, other in (("before it", order[place - 1]), ("after it", order[place + 1])):
@@ -367,7 +367,7 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
         witness = told.witness
         said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
         when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
-        yield words(f"{when}  {said}  by {told.clock.node}", PlaceSubject.of(told.where))
+        yield words(f"{when}  {said}  by {told.clock.node}", told.where)
     yield BLANK
     messages = counted(sum(each.messages for each in life.frames), "message")
     yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
@@ -376,7 +376,7 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
         void = each.void_because or ("not listed" if each.listed is False else "")
         fate = void or ("open bag" if each.listed is None else f"{each.accepted_count} accepted")
         text = f"{moment(each.first_ns)}  {each.log}  {each.messages:>5} msgs of {each.writer}, {fate}"
-        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.PLAIN)
+        yield words(text, each.where, Tone.BAD if void else Tone.PLAIN)
 
 
 def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
@@ -396,7 +396,7 @@ def _node(record: Archive, shown: ClusterState, node: str, at: Instant) -> Itera
         linked = shard.record
         if linked.node == node:
             since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", shard_text(shard_number(*name)) + since, PlaceSubject.of(shard.linked.where))
+            yield fact("shard", shard_text(shard_number(*name)) + since, shard.linked.where)
             if shard.half_ns is not None:
                 yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
             yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
@@ -428,7 +428,7 @@ def _clock(record: Archive, node: str, at: Instant) -> Iterator[DetailLine]:
         before = clock.clock_epoch
         text = f"{moment(event.instant_ns)} ±{span_text(clock.radius_ns)}  {event_words(event)}"
         text += "   then a new clock epoch" if step else ""
-        yield words(text, PlaceSubject.of(event.where), Tone.WARN if step else Tone.PLAIN)
+        yield words(text, event.where, Tone.WARN if step else Tone.PLAIN)
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------
@@ -465,7 +465,7 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
     else:
         late = span_text((closed.instant_ns - bag.end_ns) // MS * MS)
         when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
-        yield fact("closed", when, PlaceSubject.of(closed.where))
+        yield fact("closed", when, closed.where)
         yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
         tone = Tone.BAD if closed.rejected else Tone.PLAIN
         yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
@@ -481,12 +481,12 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
     name = printable(file.rpartition("/")[2])
     messages = sum(each.messages for each in wrote)
     tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
-    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", PlaceSubject.of(wrote[0].where), tone)
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", wrote[0].where, tone)
     for each in wrote:
         under = ", ".join(printable(name) for name, _ in each.leases)
         void = f"   {each.void_because}" if each.void_because else ""
         text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
-        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.DIM)
+        yield words(text, each.where, Tone.BAD if void else Tone.DIM)
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -505,4 +505,4 @@ def _finding(record: Archive, name: str) -> Iterator[DetailLine]:
     yield BLANK
     yield heading("Rests on")
     for each in finding.evidence:
-        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", PlaceSubject.of(each))
+        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", each)

@@ -308,8 +308,6 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     watermark_ns: Instant | None = None
     """The highest timestamp that is known to be written under it."""
     session: str | None = None
-    where: Evidence | None = None
-    """Of its newest witness, where the bytes of that are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterSt
 
 
 def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> model.LeaseRow:
-    witness, expiry, where = lease.witness, state.expiry(lease), lease.told.where
+    witness, expiry = lease.witness, state.expiry(lease)
     previous = domain.previous.ending if domain.previous is not None else None
     return model.LeaseRow(
         printable(witness.domain),
@@ -182,7 +182,6 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
         session=None if witness.session_id is None else witness.session_id.hex(),
-        where=where,
     )
 
 

@@ -113,7 +113,7 @@ def run_upgrade(options: Namespace) -> int:
             "no units of tenure run the daemon of this machine",
             hint="end `tenure node run` with SIGTERM, and start it again from the other release",
         )
-    note(f"tenure: {service.node_unit(root)} restarts; leases stay, and go on with the release that starts")
+    note(f"tenure: {service.units(root)[1]} restarts; leases stay, and go on with the release that starts")
     if options.package:
         _install(Path(options.package))
         # What runs here is the earlier release, whose files are gone: the other one goes on.

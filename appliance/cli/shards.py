@@ -16,6 +16,7 @@ from timeagent.units import MS, Instant, Span, parse_span, span_text
 from ..admin.moving import Finish, begin, check_nodes, moved, moves_text, resharded, shared
 from ..formats.shardmap import Layout, ShardMap, chain_of, shard_text
 from ..formats.witness import Half
+from ..node.releases import in_words, skewed
 from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
 
 _LOOK_NS: Final[Span] = 500 * MS
@@ -46,9 +47,8 @@ def _list(cluster: Cluster, options: Namespace) -> int:
         shown.append(fields)
         if not options.json:
             say(line)
-    skewed = len(set(releases.values())) > 1
-    if skewed:
-        note("tenure: nodes run different releases: " + ", ".join(f"{n} {r}" for n, r in sorted(releases.items())))
+    if skewed(releases):
+        note(f"tenure: nodes run different releases: {in_words(releases)}")
     if options.json:
         print_json(
             "tenure.shards",
@@ -57,7 +57,7 @@ def _list(cluster: Cluster, options: Namespace) -> int:
                 **instant_fields("now", now),
                 "seen_from": cluster.settings.node,
                 "releases": releases,
-                "version_skew": skewed,
+                "version_skew": skewed(releases),
                 "shards": shown,
             },
         )

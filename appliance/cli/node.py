@@ -19,7 +19,6 @@ import os
 import signal
 import subprocess
 from argparse import SUPPRESS, Namespace
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -36,10 +35,9 @@ from ..formats.birth import FORMAT, format_of
 from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.shardmap import shard_text
-from ..node.releases import in_words, skewed
 from ..node.settings import root_path
 from . import service
-from .opening import add_cluster_options, open_cluster, releases_of, stop_on_signals
+from .opening import add_cluster_options, note_skew, open_cluster, releases_of, stop_on_signals
 from .service import keeping, running_release
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
@@ -159,16 +157,11 @@ def _look(options: Namespace, coming: Release) -> int:
         silent = runs is None and keeping(cluster.settings, cluster.registers.cluster_id)[0]
         words = runs or ("a daemon that does not answer" if silent else "no daemon")
         note(f"tenure: here {words} runs, {coming.release} is to run; {root} is of format {here}")
-        _note_skew({**known, cluster.settings.node: runs})
+        note_skew({**known, cluster.settings.node: runs})
         if runs == coming.release and not options.package:
             _runs(options, cluster, runs, already=True)
             return _RUNS_ALREADY
     return 0
-
-
-def _note_skew(known: Mapping[str, str | None]) -> None:
-    if skewed(known):
-        note(f"tenure: nodes run different releases: {in_words(known)}")
 
 
 def _install(package: Path) -> None:
@@ -192,7 +185,7 @@ def _told(options: Namespace) -> int:
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
         if runs is None:
             raise TryAgain("no-daemon", "the daemon was started, and does not answer", hint="systemctl status says why")
-        _note_skew(releases_of(cluster, runs).look())
+        note_skew(releases_of(cluster, runs).look())
         return _runs(options, cluster, runs, already=False)
 
 

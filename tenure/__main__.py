@@ -22,6 +22,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from timeagent.errors import BadConfiguration
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -140,6 +142,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code (docs/exit-codes.md); never raises what nobody expected."""
     try:
         return _command(sys.argv[1:] if arguments is None else arguments)
+    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at by the first module that goes by it
+        from timeagent.console import report_error
+
+        return report_error(problem)
     except Exception:  # noqa: BLE001 - whatever it is, its code is never that of a verdict
         return _defect()
 
@@ -151,13 +157,7 @@ def _command(words: list[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     chosen = parser.parse_args(words[:1])
-    from timeagent.console import report_error
-    from timeagent.errors import BadConfiguration
-
-    try:
-        command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
-    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at once
-        return report_error(problem)
+    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
     own = Words(prog=f"tenure {chosen.command}", description=command.summary)
     command.add_arguments(own)
     _describe_verbs(own)

@@ -129,7 +129,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.top.show_now(self)
 
     def on_resize(self) -> None:
-        """Show it in the new size, once everything has its place."""
         self.call_after_refresh(self._show_again)
 
     def _show_again(self) -> None:
@@ -229,7 +228,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         return None
 
     def action_revoke(self) -> None:
-        """Revoke the lease that the cursor is on, once its name and a reason are typed."""
         row = self.lease()
         if row is None:
             self.notify("no lease is under the cursor", timeout=2)
@@ -468,7 +466,6 @@ class TopApp(App[None]):
         return next(screen for screen in self.screen_stack if isinstance(screen, TopScreen))
 
     def action_go(self, name: str) -> None:
-        """Go to one of the screens, and leave what was opened from another."""
         while len(self.screen_stack) > 2:  # noqa: PLR2004 - Textual's own, and ours
             self.pop_screen()
         if name != self.main.NAME:
@@ -509,7 +506,6 @@ class TopApp(App[None]):
             self.notify(found, markup=False)
 
     def close(self, screen: Screen[None]) -> None:
-        """Go back to what a screen was opened from; the screens behind numbers stay."""
         if screen is self.screen and screen is not self.main:
             self.pop_screen()
 

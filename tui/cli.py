@@ -98,7 +98,6 @@ def _offline(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    """Let a program be started like this one for each page."""
     options_of = ("offline", "db", "root", "node_dir")
     named = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in options_of]
     words = [word for option, value in named if value for word in (option, str(Path(value).absolute()))]
@@ -202,7 +201,6 @@ class Revoker:
     """Revokes through the cluster that a live source has opened. Any thread; one at a time."""
 
     def __init__(self, source: LiveSource, randomness: random.Random) -> None:
-        """Ask nobody yet. ``randomness``: for the ids of requests."""
         self._source = source
         self._random = randomness
 

@@ -82,7 +82,6 @@ class AskedQuestion[T]:
         self._asked_ns = None
 
     def freshness(self) -> Freshness:
-        """Say how fresh the newest answer is. Never blocks."""
         now = self._clock.boot_ns()
         asked, answered, error = self._asked_ns, self._answered_ns, self.error
         age = None if answered is None else now - answered
@@ -226,7 +225,6 @@ class ArchiveLoader:
         work: Callable[[Callable[[], Archive], Callable[[Archive | TenureError], None]], None],
         complain: Callable[[TenureError, str], None],
     ) -> None:
-        """Load nothing yet. ``work`` does something in a thread and says what it came to."""
         self._feed = feed
         self._work = work
         self._complain = complain
@@ -236,7 +234,6 @@ class ArchiveLoader:
         self.problem: TenureError | None = None
 
     def take_record(self) -> None:
-        """Use a copy that the feed has read already."""
         if self.archive is None and not self.busy and self.problem is None:
             self.archive = self._feed.source.record
 

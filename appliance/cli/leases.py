@@ -26,11 +26,11 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, ShardUnavailable
-from timeagent.units import MS, SECOND, Instant, Span, TimeInterval, parse_span, rfc3339, span_text
+from timeagent.units import MS, SECOND, Instant, Span, parse_span, rfc3339, span_text
 
 from ..formats.lease import Holder, LeaseOutcome, Mode
 from ..formats.shardmap import shard_text
-from ..formats.witness import Witness
+from ..formats.witness import SessionWitness, Witness
 from ..lease.wire import LeaseView, lease_fields
 from ..single_leases import NO_PROCESS, ByHand
 from .opening import cluster_command
@@ -256,20 +256,20 @@ def _renew(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     if view is None or now.surely_past(view.expiry_ns):
         return _over(options, view)
     term = _term(cluster, options)
-    if view.session_id is not None:
-        return _renew_session(hand, view, term, now, options)
     witness = hand.renew(view, term)
     if witness is None:
         return _over(options)
-    return _shown(witness, hand.granted_ns(term, now, witness.expiry_ns), options)
+    granted_ns = hand.granted_ns(term, now, witness.expiry_ns)
+    if isinstance(witness, SessionWitness):
+        return _all(view, witness, granted_ns, options)
+    return _shown(witness, granted_ns, options)
 
 
-def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval, options: Namespace) -> int:
-    """Renew the session lease, and with it every lease under it."""
-    witness = hand.renew_session(view, term)
-    if witness is None or view.correlation_id in witness.ended:
+def _all(view: LeaseView, witness: SessionWitness, granted_ns: Span, options: Namespace) -> int:
+    """Show that a session lease was renewed, and with it every lease under it."""
+    if view.correlation_id in witness.ended:
         return _over(options)
-    terms = _term_fields(options, hand.granted_ns(term, now, witness.expiry_ns))
+    terms = _term_fields(options, granted_ns)
     session = witness.session_id.hex()
     fields = {"domain": view.domain, "session_id": session} | instant_fields("expiry", witness.expiry_ns) | terms
     words = f"{view.domain}: held with all under session {session}, until {rfc3339(witness.expiry_ns)}"
@@ -286,7 +286,7 @@ def _relinquish(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
             f"the lease on {view.domain!r} is under no session lease",
             hint="leave out --whole-session: it is given back alone",
         )
-    outcome = hand.drop_session(view) if options.whole_session else hand.relinquish(view)
+    outcome = hand.relinquish(view, whole_session=options.whole_session)
     if now.surely_past(view.expiry_ns):
         return _over(options, view)  # given back all the same: who comes next need not wait for it
     if outcome is LeaseOutcome.UNKNOWN:

@@ -167,8 +167,9 @@ class Suspect:
     """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
 
     reason: str
-    signed: SignedWitness
-    witness: Witness
+    domain: str = ""
+    """Empty, as is what follows: it is that of a session lease."""
+    correlation_id: bytes = b""
 
 
 type Result = LeaseGranted | Denied | Over | LeaseUnavailable | Suspect | Refused
@@ -402,15 +403,12 @@ class LeaseClient:
         """
         margin, useless = self._policy.holder_margin_ns, []
         for place, each in enumerate(results):
-            if not isinstance(each, LeaseGranted | Suspect):
-                continue
-            witness = each.witness
-            if type(each) is LeaseGranted:
-                if came.now.latest < witness.expiry_ns - margin:
-                    continue
-                why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(witness.expiry_ns)}"
-                results[place] = LeaseUnavailable(witness.domain, "late", why)
-            useless.append(Relinquish(NO_REQUEST, witness.domain, witness.correlation_id))
+            if type(each) is LeaseGranted and came.now.latest >= (end := each.witness.expiry_ns) - margin:
+                why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(end)}"
+                results[place] = LeaseUnavailable(each.witness.domain, "late", why)
+                useless.append(Relinquish(NO_REQUEST, each.witness.domain, each.witness.correlation_id))
+            elif type(each) is Suspect:
+                useless.append(Relinquish(NO_REQUEST, each.domain, each.correlation_id))
         return results, useless
 
     def _call(
@@ -471,7 +469,7 @@ class LeaseClient:
             else:
                 reason = contradicted or self._beyond(witness.expiry_ns, came)
             granted = LeaseGranted(signed, witness, came, reply.hints)
-            results.append(granted if reason is None else Suspect(reason, signed, witness))
+            results.append(granted if reason is None else Suspect(reason, witness.domain, witness.correlation_id))
         return results
 
     def _beyond(self, expiry_ns: Instant, came: ClockLook) -> str | None:

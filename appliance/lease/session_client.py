@@ -14,7 +14,7 @@ from timeagent.units import Instant, Span
 
 from ..formats.witness import Revoked, SessionWitness, SignedWitness
 from . import wire
-from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, as_result, contradiction
+from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, Suspect, as_result, contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,7 @@ class Stands:
     """Of the leases that its witness names as ended, who revoked them and why, as the shard says, unsigned."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspectSession:
-    """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
-
-    reason: str
-
-
-type SessionResult = Stands | SuspectSession | Result
+type SessionResult = Stands | Result
 
 
 class SessionClient(LeaseClient):
@@ -128,10 +121,10 @@ class SessionClient(LeaseClient):
             or witness.holder != self._holder
             or session_id not in (None, witness.session_id)
         ):
-            return SuspectSession("it is about another session lease, or another holder")
+            return Suspect("it is about another session lease, or another holder")
         reason = contradiction(shards, sent.token, came.token) or self._beyond(witness.expiry_ns, came)
         if reason is not None:
-            return SuspectSession(reason)
+            return Suspect(reason)
         if not came.now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns):
             return LeaseUnavailable("", "late", "the answer leaves less than the margin until the expiry")
         return Stands(signed, witness, reply.leases, reply.revoked)

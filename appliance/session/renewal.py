@@ -18,7 +18,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
-from appliance.lease.session_client import Stands, SuspectSession
+from appliance.lease.session_client import Stands
 from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
@@ -212,7 +212,7 @@ class SessionLeases:
                         self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
                 case Over():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
-                case SuspectSession():
+                case Suspect():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                 case _:
                     if session_lease.trouble is None:
@@ -337,7 +337,7 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
     match result:
         case LeaseUnavailable():
             return result
-        case SuspectSession():
+        case Suspect():
             return LeaseUnavailable("", "suspect-session", result.reason)
         case Over():
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")

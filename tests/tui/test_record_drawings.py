@@ -43,7 +43,6 @@ from tui.model.replaying import (
     MomentRequest,
     ReplayPlace,
     Step,
-    Switches,
     accused,
     at_instant,
     at_position,
@@ -51,6 +50,7 @@ from tui.model.replaying import (
     moment_of,
     stepped,
     switch_rows,
+    turned,
     window_of,
 )
 from tui.model.state import Cell
@@ -433,19 +433,18 @@ def test_explanation_is_what_explain_prints_in_the_width_there_is(overlap: Archi
 
 
 def test_switches_turn_step_by_step_and_stay_at_their_ends() -> None:
-    nodes, switches = ["n1", "n2"], Switches()
-    assert not switches.lens().any
-    assert switches.turned(nodes, 0, 1).lens() == WhatIf(drop_late=True)
-    assert not switches.turned(nodes, 0, 1).turned(nodes, 0, 1).lens().any
-    assert switches.turned(nodes, 1, 2).lens() == WhatIf(grace_ns=GRACES[2])
-    assert switches.turned(nodes, 1, 99).turned(nodes, 1, 1).grace_ns == GRACES[-1]
-    moved = switches.turned(nodes, 3, 1)
-    assert moved.lens() == WhatIf({"n2": SHIFTS[SHIFTS.index(0) + 1]})
-    assert moved.turned(nodes, 3, -1).lens() == WhatIf()
+    nodes, lens = ["n1", "n2"], WhatIf()
+    assert turned(lens, nodes, 0, 1) == WhatIf(drop_late=True)
+    assert not turned(turned(lens, nodes, 0, 1), nodes, 0, 1).any
+    assert turned(lens, nodes, 1, 2) == WhatIf(grace_ns=GRACES[2])
+    assert turned(turned(lens, nodes, 1, 99), nodes, 1, 1).grace_ns == GRACES[-1]
+    moved = turned(lens, nodes, 3, 1)
+    assert moved == WhatIf({"n2": SHIFTS[SHIFTS.index(0) + 1]})
+    assert turned(moved, nodes, 3, -1) == WhatIf()
 
 
 def test_switches_say_in_words_where_they_stand() -> None:
-    rows = switch_rows(Switches(drop_late=True, shifts={"n1": -SECOND}), ["n1"])
+    rows = switch_rows(WhatIf({"n1": -SECOND}, drop_late=True), ["n1"])
     assert [[cell.text for cell in row] for row in rows] == [
         ["[x]", "drop late messages", "yes"],
         ["[ ]", "grace of every log", "as it was"],

@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 import tests.support.copies
 import tui.app
+import tui.model.replaying
 import tui.screens.cluster
 import tui.screens.replay
 import tui.sources.record
@@ -272,7 +273,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(eventful: Path, monk
         assert isinstance(screen, ReplayScreen)
         await until(pilot, lambda: screen.idle)
         with monkeypatch.context() as patch:
-            patch.setattr(tui.screens.replay, "moment_of", slow)
+            patch.setattr(tui.model.replaying, "moment_of", slow)
             drawings = Counted(patch, Screen, "_compositor_refresh")
             try:
                 await pilot.press("g")

@@ -12,13 +12,13 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import tui.app
+from auditor.timeline.events import WhatIf
 from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from tests.support.shares import sampled
 from timeagent.clock import SystemClock
 from tui.app import SCREENS, TopApp, TopScreen
 from tui.feed import Feed
-from tui.model.replaying import Switches
 from tui.screens.findings import ChainTable, FindingsScreen
 from tui.screens.replay import ReplayScreen, WhatIfScreen
 from tui.sources.record import RecordSource
@@ -37,7 +37,7 @@ PICTURES = {
     "revoke-80x24": ((80, 24), ("2", "j", "R")),
     "what-if-80x24": ((80, 24), ("2",)),
 }
-DIALOGS = {"what-if": lambda: WhatIfScreen(Switches(), [f"node{number}" for number in range(1, 6)])}
+DIALOGS = {"what-if": lambda: WhatIfScreen(WhatIf(), [f"node{number}" for number in range(1, 6)])}
 """What is opened on top, where that takes a copy."""
 
 

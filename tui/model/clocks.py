@@ -37,7 +37,6 @@ class Agreement:
 
     @property
     def good(self) -> bool:
-        """Whether no clock contradicts another."""
         return not self.compared or (self.common is not None and not self.outside)
 
 
@@ -241,7 +240,6 @@ def _number(value: int | None) -> Cell:
 
 
 def source_lines(times: TimeSources | None, width: int) -> Iterator[Cell]:
-    """Yield what this machine's sources say: bars on one axis, and below them what they have in common."""
     if times is None:
         yield Cell("a copy has none: what nodes signed is above, what was proven of it is in the findings", Tone.DIM)
         return
@@ -264,7 +262,6 @@ def source_lines(times: TimeSources | None, width: int) -> Iterator[Cell]:
 
 
 def outside_words(state: ClusterState) -> Cell:
-    """Say what outside witnesses there are: Roughtime servers among the sources."""
     times = state.times
     if times is None:
         return Cell("", Tone.DIM)

@@ -89,7 +89,6 @@ def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
 
 
 def summary_cells(summary: Summary) -> list[Cell]:
-    """Say what the audit came to, in one line; every number also says what of."""
     mark, bad = ("✗", Tone.BAD) if summary.violations else ("●", Tone.GOOD)
     parts = [
         Cell(f"{mark} {summary.violations:,} violation{'' if summary.violations == 1 else 's'}  ", bad),

@@ -115,8 +115,6 @@ LABEL_MOST: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class BarWindow:
-    """The stretch of time that is drawn, and where one looks."""
-
     first_ns: Instant
     last_ns: Instant
     cursor_ns: Instant

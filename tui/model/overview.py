@@ -9,40 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from appliance.doctor.health import (
-    ASSUMED_WORDS,
-    CheckVerdict,
-    HealthCheck,
-    judge_clock,
-    judge_clocks,
-    judge_ends,
-    judge_log,
-    judge_mount,
-    judge_shard,
-    judge_silent_shard,
-    not_well,
-    passed,
-    unknown,
-    worst,
-)
+from appliance.doctor import health as doctor
+from appliance.doctor.health import CheckVerdict, HealthCheck, not_well, unknown
 from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
 from timeagent.units import TimeInterval
 
 from .clocks import Agreement, agreement, agreement_words
-from .state import (
-    Cell,
-    ClusterState,
-    Freshness,
-    LeaseRow,
-    LogView,
-    NodeClock,
-    Reach,
-    ShardView,
-    Tone,
-    ViewKind,
-)
+from .state import Cell, ClusterState, Freshness, LeaseRow, LogView, NodeClock, Reach, ShardView, Tone, ViewKind
 from .tables import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
 from .words import (
     BAG_CELLS,
@@ -71,7 +46,7 @@ LEVEL_CELLS: Final = {
 
 
 def level_cell(checks: Iterable[HealthCheck]) -> Cell:
-    return LEVEL_CELLS[worst(checks)]
+    return LEVEL_CELLS[doctor.worst(checks)]
 
 
 def health(state: ClusterState) -> list[HealthCheck]:
@@ -82,39 +57,38 @@ def health(state: ClusterState) -> list[HealthCheck]:
 def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
     now, mount, clock = state.clock.now, state.mount, state.clock
     silent = mount.silent_ns or 0 if mount.reach is Reach.SILENT else None
-    yield judge_mount(silent, mount.problem, waiting=mount.reach is Reach.WAITING)
+    yield doctor.judge_mount(silent, mount.problem, waiting=mount.reach is Reach.WAITING)
     if not state.cluster_id:
         return
     if state.offline:
         way_out = "--node-dir names this machine's settings; without any: tenure join, or ask on a node"
         yield unknown("shards", f"not asked: {state.offline}", way_out)
     elif state.radius_ns_max is not None:
-        source = ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
+        source = doctor.ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
         radius = clock.now.radius if clock.bounded else None
-        yield judge_clock(radius, clock.problem, source, state.radius_ns_max)
+        yield doctor.judge_clock(radius, clock.problem, source, state.radius_ns_max)
     yield from state.checks
     for shard in state.shards:
         yield from _shard_health(shard, now, alone=len(state.nodes) == 1)
     clocks = agreement(state.clocks)
-    yield judge_clocks(clocks.good, agreement_words(clocks))
+    yield doctor.judge_clocks(clocks.good, agreement_words(clocks))
     for log in state.logs:
-        yield judge_log(log.name, log.problem, 0 if state.offline else overdue_bags(log, now))
+        yield doctor.judge_log(log.name, log.problem, 0 if state.offline else overdue_bags(log, now))
     if not state.offline:
-        yield judge_ends(*counted_ends(state.leases, now))
+        yield doctor.judge_ends(*counted_ends(state.leases, now))
 
 
 def _shard_health(shard: ShardView, now: TimeInterval, *, alone: bool) -> Iterator[HealthCheck]:
     name, fresh = f"shard {shard_text(shard.shard)}", shard.freshness
     match fresh.reach:
         case Reach.ANSWERS:
-            waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
-            yield judge_shard(
+            yield doctor.judge_shard(
                 shard.shard,
                 shard.node,
                 runner=shard.runner,
                 leases=shard.leases,
                 blocks_lost=shard.blocks_lost or 0,
-                until_ns=shard.resumes_ns if waits else None,
+                until_ns=shard.resumes_ns if shard.waits(now) else None,
                 half=shard.half,
             )
         case Reach.SILENT:
@@ -122,7 +96,7 @@ def _shard_health(shard: ShardView, now: TimeInterval, *, alone: bool) -> Iterat
             why, way_out = fresh.problem, fresh.way_out
             runner = shard.runner or shard.node
             unused = alone and fresh.age_ns is None
-            yield judge_silent_shard(
+            yield doctor.judge_silent_shard(
                 shard.shard, shard.node, runner, fresh.silent_ns, why, way_out, stopped=stopped, alone=unused
             )
         case Reach.WAITING:
@@ -154,7 +128,7 @@ def _audited(state: ClusterState) -> HealthCheck:
         f"{count} {name}{'s' if name == 'violation' and count > 1 else ''}" for name, count in counts.items() if count
     ]
     if not said:
-        return passed("audit", "no findings")
+        return doctor.passed("audit", "no findings")
     judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
     return HealthCheck("audit", judged, " · ".join(said), "5 shows what each rests on")
 
@@ -255,7 +229,6 @@ def not_known(state: ClusterState) -> str:
 
 
 def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:
-    """Return the fields of a log, in the order of LOG_COLUMNS."""
     return (Cell(log.name), tuple(BAG_CELLS[bag.state] for bag in log.bags), log_words(log, now))
 
 

@@ -6,7 +6,7 @@ Pure but for the frames that deliveries are read from.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
@@ -47,24 +47,15 @@ SHIFTS: Final[tuple[Span, ...]] = (
 GRACES: Final[tuple[Span | None, ...]] = (None, 0, 250 * MS, 500 * MS, *(n * SECOND for n in (1, 2, 4, 8, 30)))
 
 
-@dataclass(frozen=True, slots=True)
-class Switches:
-    drop_late: bool = False
-    grace_ns: Span | None = None
-    shifts: Mapping[str, Span] = field(default_factory=dict)
-
-    def lens(self) -> WhatIf:
-        shifts = {node: span for node, span in sorted(self.shifts.items()) if span}
-        return WhatIf(shifts, self.grace_ns, self.drop_late)
-
-    def turned(self, nodes: Sequence[str], row: int, steps: int) -> Switches:
-        """Return the switches with one turned, by so many steps; at its end it stays."""
-        if row == 0:
-            return replace(self, drop_late=not self.drop_late)
-        if row == 1:
-            return replace(self, grace_ns=further(GRACES, self.grace_ns, steps))
-        node = nodes[row - 2]
-        return replace(self, shifts={**self.shifts, node: further(SHIFTS, self.shifts.get(node, 0), steps)})
+def turned(lens: WhatIf, nodes: Sequence[str], row: int, steps: int) -> WhatIf:
+    """Return what is taken to have been otherwise with one switch turned, by so many steps; at its end it stays."""
+    if row == 0:
+        return replace(lens, drop_late=not lens.drop_late)
+    if row == 1:
+        return replace(lens, grace_ns=further(GRACES, lens.grace_ns, steps))
+    node = nodes[row - 2]
+    shifts = {**lens.shifts, node: further(SHIFTS, lens.shifts.get(node, 0), steps)}
+    return replace(lens, shifts={node: shift for node, shift in sorted(shifts.items()) if shift})
 
 
 def further[T](values: Sequence[T], value: T, steps: int) -> T:
@@ -72,28 +63,24 @@ def further[T](values: Sequence[T], value: T, steps: int) -> T:
     return values[max(0, min(values.index(value) + steps, len(values) - 1))]
 
 
-def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ...]]:
+def switch_rows(lens: WhatIf, nodes: Sequence[str]) -> list[tuple[Cell, ...]]:
+    grace = "as it was" if lens.grace_ns is None else span_text(lens.grace_ns)
     rows = [
-        _row("drop late messages", "yes" if switches.drop_late else "no", turned=switches.drop_late),
-        _row(
-            "grace of every log",
-            "as it was" if switches.grace_ns is None else span_text(switches.grace_ns),
-            turned=switches.grace_ns is not None,
-        ),
+        ("drop late messages", "yes" if lens.drop_late else "no", lens.drop_late),
+        ("grace of every log", grace, lens.grace_ns is not None),
     ]
     for node in nodes:
-        shift = switches.shifts.get(node, 0)
-        rows.append(_row(f"clock of {node}", _signed(shift) if shift else "as it was", turned=bool(shift)))
-    return rows
+        shift = lens.shifts.get(node, 0)
+        rows.append((f"clock of {node}", _signed(shift) if shift else "as it was", bool(shift)))
+    tones = {True: Tone.WARN, False: Tone.PLAIN}
+    return [
+        (Cell("[x]" if on else "[ ]", tones[on]), Cell(what, tones[on]), Cell(value, tones[on]))
+        for what, value, on in rows
+    ]
 
 
 def _signed(span: Span) -> str:
     return f"{'+' if span > 0 else '−'}{span_text(abs(span))}"
-
-
-def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
-    tone = Tone.WARN if turned else Tone.PLAIN
-    return Cell("[x]" if turned else "[ ]", tone), Cell(what, tone), Cell(value, tone)
 
 
 def lens_words(lens: WhatIf, changes: Changes | None, problem: str = "") -> str:
@@ -215,7 +202,6 @@ def domains_near(
 
 
 def event_tone(event: Event) -> Tone:
-    """Say how much an event asks to be looked at; its words say why."""
     match event:
         case FrameWritten() if event.void_because:
             return Tone.BAD
@@ -311,7 +297,6 @@ def accused(timeline: Timeline) -> frozenset[bytes]:
 
 
 def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
-    """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
     cells = []
@@ -344,8 +329,7 @@ GONE: Final = "nothing can be read from the copy any more"
 class ReplayedCopy:
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
-        self.switches = Switches()
-        self._lens: WhatIf | None = None
+        self.lens = WhatIf()
         self._changes: Changes | None = None
         self._problem = ""
         self._show_as_it_was()
@@ -354,18 +338,15 @@ class ReplayedCopy:
         self.timeline: Timeline = self.archive.timeline
         self.leases = self.archive.leases
 
-    def turn(self, switches: Switches) -> WhatIf | None:
-        """Look at it as switches say. Returns what it has to be read through for that; None: it is as it was."""
-        self.switches, self._changes, self._problem = switches, None, ""
-        lens = switches.lens()
-        self._lens = lens if lens.any else None
-        if self._lens is None:
+    def turn(self, lens: WhatIf) -> None:
+        """Look at it so from now on; where anything is otherwise, once it is taken what reading it so came to."""
+        self.lens, self._changes, self._problem = lens, None, ""
+        if not lens.any:
             self._show_as_it_was()
-        return self._lens
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        if lens is not self._lens:
+        if lens is not self.lens:
             return False
         if isinstance(found, TenureError):
             self._problem = found.message
@@ -380,9 +361,7 @@ class ReplayedCopy:
 
     @property
     def words(self) -> str:
-        if self._lens is None:
-            return ""
-        return lens_words(self._lens, self._changes, self._problem)
+        return lens_words(self.lens, self._changes, self._problem) if self.lens.any else ""
 
     def findings_by(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings of the audit whose evidence was complete at an instant; at the end all there are."""

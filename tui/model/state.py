@@ -266,6 +266,9 @@ class ShardView:
     half_ns: Instant | None = None
     """Since when, where that is known."""
 
+    def waits(self, now: TimeInterval) -> bool:
+        return self.resumes_ns is not None and not now.surely_past(self.resumes_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeView:

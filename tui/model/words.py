@@ -201,22 +201,33 @@ def matching(texts: Sequence[str], words: str) -> list[int]:
 # -- nodes and shards --------------------------------------------------------------------------------------------------
 
 
-def reach_cell(shard: ShardView) -> Cell:
-    """Say whether a shard answers, and where, if that is not the node that the map names."""
+def shard_cells(shard: ShardView, now: TimeInterval) -> tuple[Cell, Cell]:
+    """Say whether a shard answers, and where if not at the node that the map names; what follows for its domains."""
+    waits = shard.waits(now)
+    resumes = clock_text(shard.resumes_ns + SECOND, 0) if shard.resumes_ns is not None else "?"
+    since = f" since {clock_text(shard.half_ns, 0)}" if shard.half_ns is not None else ""
+    moving = Cell("" if shard.half is Half.WHOLE else f"{shard.half}{since}")
     match shard.freshness.reach:
         case Reach.ANSWERS if shard.runner not in (None, shard.node):
-            return Cell(f"◐ at {shard.runner}", Tone.WARN)
+            then = f", resumes {resumes}" if waits else ""
+            return Cell(f"◐ at {shard.runner}", Tone.WARN), Cell(f"{shard.node} does not run it{then}", Tone.WARN)
         case Reach.ANSWERS:
-            return Cell("● answers", Tone.GOOD)
+            said = Cell(f"restarted, resumes {resumes}", Tone.WARN) if waits else moving
+            return Cell("● answers", Tone.GOOD), said
         case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
-            return Cell("○ stopped", Tone.WARN)
+            return Cell("○ stopped", Tone.WARN), Cell("stopped orderly", Tone.DIM)
         case Reach.SILENT:
             span = shard.freshness.silent_ns or 0
-            return Cell("✗ no answer" + (f" {short_span(span)}" if span >= 100 * MS else ""), Tone.BAD)
+            said = Cell("resumes as soon as it runs", Tone.WARN)
+            if shard.ceiling_kind is CeilingKind.TERMINAL:
+                said = Cell("its map was replaced", Tone.DIM)
+            elif waits:
+                said = Cell(f"resumes {resumes} once back", Tone.BAD)
+            return Cell("✗ no answer" + (f" {short_span(span)}" if span >= 100 * MS else ""), Tone.BAD), said
         case Reach.WAITING:
-            return Cell("… asking", Tone.DIM)
+            return Cell("… asking", Tone.DIM), moving
         case Reach.NOT_ASKED:
-            return Cell("◇ not asked", Tone.DIM)
+            return Cell("◇ not asked", Tone.DIM), moving
 
 
 def node_rows(node: NodeView, now: TimeInterval) -> list[tuple[Cell, ...]]:
@@ -227,18 +238,12 @@ def node_rows(node: NodeView, now: TimeInterval) -> list[tuple[Cell, ...]]:
         nothing = Cell("-", Tone.DIM)
         reached = Cell("✗ no answer", Tone.BAD) if silent else Cell("no shard", Tone.DIM)
         return [(name, nothing, reached, nothing, nothing, nothing, Cell("", Tone.DIM))]
-    return [
-        (
-            name if index == 0 else Cell(""),
-            Cell(shard_text(shard.shard)),
-            reach_cell(shard),
-            _number(shard.leases),
-            _ceiling(shard, now),
-            _ledger(shard),
-            shard_words(shard, now),
-        )
-        for index, shard in enumerate(node.shards)
-    ]
+    rows: list[tuple[Cell, ...]] = []
+    for index, shard in enumerate(node.shards):
+        reach, said = shard_cells(shard, now)
+        numbers = _number(shard.leases), _ceiling(shard, now), _ledger(shard)
+        rows.append((name if index == 0 else Cell(""), Cell(shard_text(shard.shard)), reach, *numbers, said))
+    return rows
 
 
 def _number(value: int | None) -> Cell:
@@ -257,26 +262,6 @@ def _ledger(shard: ShardView) -> Cell:
     if shard.blocks_lost:
         return Cell(f"{shard.blocks_lost} lost !", Tone.WARN)
     return Cell("?", Tone.WARN) if shard.ledger_bytes is None else Cell(bytes_text(shard.ledger_bytes))
-
-
-def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
-    waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
-    resumes = clock_text(shard.resumes_ns + SECOND, 0) if shard.resumes_ns is not None else "?"
-    if shard.freshness.reach is Reach.SILENT:
-        if shard.ceiling_kind is CeilingKind.ORDERLY:
-            return Cell("stopped orderly", Tone.DIM)
-        if shard.ceiling_kind is CeilingKind.TERMINAL:
-            return Cell("its map was replaced", Tone.DIM)
-        if waits:
-            return Cell(f"resumes {resumes} once back", Tone.BAD)
-        return Cell("resumes as soon as it runs", Tone.WARN)
-    if shard.freshness.reach is Reach.ANSWERS and shard.runner not in (None, shard.node):
-        return Cell(f"{shard.node} does not run it" + (f", resumes {resumes}" if waits else ""), Tone.WARN)
-    if shard.freshness.reach is Reach.ANSWERS and waits:
-        return Cell(f"restarted, resumes {resumes}", Tone.WARN)
-    if shard.half is not Half.WHOLE:
-        return Cell(shard.half + (f" since {clock_text(shard.half_ns, 0)}" if shard.half_ns is not None else ""))
-    return Cell("")
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------

@@ -13,21 +13,10 @@ from timeagent.units import TimeInterval, span_text
 
 from ..app import LEASE_LEGEND, TopScreen
 from ..model import clocks, tables
+from ..model import state as model
 from ..model.clocks import AXIS_COLUMN, CLOCK_LEGEND, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockHistory, ClockRows
 from ..model.overview import leases_count, leases_title, not_known, nothing_words, time_line
-from ..model.state import (
-    BagCell,
-    Cell,
-    ClockSubject,
-    ClusterState,
-    DomainSubject,
-    LeaseRow,
-    LeaseSubject,
-    LogView,
-    NodeSubject,
-    Subject,
-    Tone,
-)
+from ..model.state import BagCell, Cell, ClockSubject, ClusterState, DomainSubject, LeaseRow, Subject, Tone
 from ..model.tables import LEASE_COLUMNS, LEASE_OPTIONS, LEASES, MANY_LEASE_COLUMNS, NODE_COLUMNS, Field, cells_of
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
@@ -77,7 +66,7 @@ class LeaseList(LeaseTable):
         return many_lease_row(row, self._state.clock.now)
 
     def subject_of(self, row: LeaseRow) -> Subject:
-        return LeaseSubject(row.domain, row.correlation_id)
+        return model.LeaseSubject(row.domain, row.correlation_id)
 
 
 class LeaseFacts(WordsLine):
@@ -118,7 +107,7 @@ class NodeTable(PickTable):
         rows = [(node.name, row) for node in state.nodes for row in node_rows(node, state.clock.now)]
         self.show_title(f"Nodes {len(state.nodes)}" if state.cluster_id else "Nodes ?")
         self.show_picks(
-            len(rows), lambda index: rows[index][1], not_known(state), lambda index: NodeSubject(rows[index][0])
+            len(rows), lambda index: rows[index][1], not_known(state), lambda index: model.NodeSubject(rows[index][0])
         )
 
 
@@ -242,7 +231,7 @@ class BagsScreen(TopScreen):
         self._ask_about(grid.bag)
         self.query_one(DetailTable).tick(state)
 
-    def _heading(self, state: ClusterState, log: LogView) -> str:
+    def _heading(self, state: ClusterState, log: model.LogView) -> str:
         """Say in one line which log it is and how far it is closed; a long name gives way."""
         place = [each.name for each in state.logs].index(log.name) + 1
         which = f" ({place} of {len(state.logs)})" if len(state.logs) > 1 else ""

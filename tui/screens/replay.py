@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from auditor.timeline.events import NAME_THE_COPY, Event, about_domain, event_words, leases_of
+from auditor.timeline.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text
@@ -22,7 +22,7 @@ from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 from ..app import EvidenceScreen
 from ..model import replaying
 from ..model.gantt import Scrubber
-from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, Switches, at_instant
+from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, at_instant
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
@@ -177,8 +177,8 @@ class SwitchTable(PickTable):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "screen.apply", "Read it so")]
 
 
-class WhatIfScreen(ModalScreen[Switches | None]):
-    """Returns the switches; None: nothing is to change."""
+class WhatIfScreen(ModalScreen[WhatIf | None]):
+    """Returns what is taken to have been otherwise; None: nothing is to change."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "turn(-1)", "Less"),
@@ -188,9 +188,9 @@ class WhatIfScreen(ModalScreen[Switches | None]):
     ]
     AUTO_FOCUS = "#switches"
 
-    def __init__(self, switches: Switches, nodes: Sequence[str]) -> None:
+    def __init__(self, lens: WhatIf, nodes: Sequence[str]) -> None:
         super().__init__()
-        self._switches = switches
+        self._lens = lens
         self._clocks = list(nodes)
 
     def compose(self) -> ComposeResult:
@@ -203,19 +203,19 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self._fill()
 
     def _fill(self) -> None:
-        rows = replaying.switch_rows(self._switches, self._clocks)
+        rows = replaying.switch_rows(self._lens, self._clocks)
         self.query_one(PickTable).show_picks(len(rows), rows.__getitem__, "", lambda place: place)
 
     def action_turn(self, steps: int) -> None:
-        self._switches = self._switches.turned(self._clocks, self.query_one(PickTable).cursor, steps)
+        self._lens = replaying.turned(self._lens, self._clocks, self.query_one(PickTable).cursor, steps)
         self._fill()
 
     def action_clear(self) -> None:
-        self._switches = Switches()
+        self._lens = WhatIf()
         self._fill()
 
     def action_apply(self) -> None:
-        self.dismiss(self._switches)
+        self.dismiss(self._lens)
 
 
 TICK: Final = 0.1
@@ -385,7 +385,6 @@ class ReplayScreen(EvidenceScreen):
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was asked for is drawn."""
         return not self._busy and self._moment is not None and self._moment.wish == self._wish()
 
     # Keys.
@@ -465,14 +464,14 @@ class ReplayScreen(EvidenceScreen):
             self.notify(f"what if reads the copy again: {NAME_THE_COPY}")
         elif reading is not None:
             nodes = sorted(reading.archive.timeline.state_at().clocks)
-            self.app.push_screen(WhatIfScreen(reading.switches, nodes), self._read_so)
+            self.app.push_screen(WhatIfScreen(reading.lens, nodes), self._read_so)
 
-    def _read_so(self, switches: Switches | None) -> None:
+    def _read_so(self, lens: WhatIf | None) -> None:
         reading = self._reading
-        if switches is None or reading is None:
+        if lens is None or reading is None:
             return
-        lens = reading.turn(switches)
-        if lens is None:
+        reading.turn(lens)
+        if not lens.any:
             self._show_reading(reading)
             return
         self._paint()

@@ -24,7 +24,7 @@ from timeagent.units import MS, span_text
 from ..model import state as model
 from ..model.clocks import agreement, agreement_words
 from ..model.state import Cell, ClusterState, DetailLine, HolderSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
-from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
+from ..model.words import condition, lease_words, moment, shard_cells, short_span
 
 if TYPE_CHECKING:
     from .mount import MountAnswer  # who looks at a copy does not load what a mount is read with
@@ -275,7 +275,7 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
 
 def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
     for shard in [shard for view in state.nodes if view.name == node for shard in view.shards]:
-        reach, said, age_ns = reach_cell(shard), shard_words(shard, state.clock.now), shard.freshness.age_ns
+        (reach, said), age_ns = shard_cells(shard, state.clock.now), shard.freshness.age_ns
         age = "" if age_ns is None else f", heard {span_text(age_ns // MS * MS)} ago"
         leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
         text = f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip()

@@ -79,7 +79,6 @@ class LiveSource:
         self._clocks = NodeClocks(machine)
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
-        """Return the mount, the sources of time; all that the mount has told of so far."""
         machines = [each for each in (self._own, self._nodes) if each is not None]
         return [self.mount, self.times, *machines, *self._shards.values(), *self._clocks.questions()]
 
@@ -298,7 +297,6 @@ class LiveRows:
     """Makes rows, and keeps the newest. One thread."""
 
     def __init__(self, present: Callable[[int], bool] | None = None) -> None:
-        """Know nothing yet. ``present`` says whether a process runs on this machine."""
         self._present = present or process_is_present
         self._boot = boot_id()
         self._processes: dict[int, bool] = {}
@@ -321,7 +319,6 @@ class LiveRows:
         return self._rows
 
     def _told(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> list[object]:
-        """Return all that rows are made from."""
         told: list[object] = [answer.ledgers, answer.after_expiry_ns]
         told += [each and (each.leases, each if each.earlier else None) for _, each in shards]
         told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard, _ in shards]
@@ -340,7 +337,7 @@ class LiveRows:
                 resumes = (not answers and view.resumes_ns) or each.expiry_ns + answer.after_expiry_ns
                 as_of = None if answers else said.asked_ns
                 yield self._row(each, view.shard, origin, resumes, answer, as_of)
-            if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
+            if answers and view.resumes_ns is not None and view.waits(now):
                 for each in said.earlier:
                     known.add(each.domain)
                     if answer.ledgers.fences.get(each.domain, 0) > each.fence:

@@ -238,8 +238,6 @@ class MountLocation:
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """The newest record of a ceiling chain, and the ledger of its run."""
-
     record: CeilingRecord
     ledger_bytes: int | None
 

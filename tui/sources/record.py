@@ -125,7 +125,6 @@ class RecordSource:
             return self._last[1]
 
     def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
-        """Return what the copy tells of a subject, as of an instant. Reads the copy."""
         record = self.record
         if record is None:
             raise self.reading.error or TenureError("not-read", "the copy is still being read")
@@ -244,7 +243,6 @@ def _log(state: StateAt, log: LogState) -> model.LogView:
 
 
 def damage_words(bag: BagState) -> str:
-    """Say what is wrong with a bag; empty where nothing is."""
     closed, parts = bag.closed, []
     if closed is None:
         return ""

@@ -170,7 +170,6 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(self._bags[0].start_ns)
 
     def action_oldest_open(self) -> None:
-        """Go to the oldest bag that is not closed, of those that somebody wrote to."""
         self._go_to_first([bag for bag in self._bags if bag.state in UNFINISHED], "every bag is closed")
 
     def action_next_damaged(self) -> None:

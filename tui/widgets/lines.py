@@ -141,7 +141,6 @@ class KeptLines(Widget):
         return [*edge, *(self._framed[id(line)][1] for line in lines.values())]
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
-        """Draw pieces of text, cut or filled to a width."""
         drawn_as = [each for piece in line if piece.text for each in _segments(piece.text, self.style_of(piece.tone))]
         size = width_of(line)
         if size < width:

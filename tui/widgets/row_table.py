@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -61,7 +62,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """The bar at its right; made when it is first asked for."""
         if self._vertical_scrollbar is None:
             self._vertical_scrollbar = bar = KeptBar(self.scrollbar_size_vertical)
             bar.display = False
@@ -253,7 +253,6 @@ class PickTable(RowTable, inherit_bindings=False):
             self.post_message(self.Chosen())
 
     def on_click(self, event: Click) -> None:
-        """Move the cursor to the row that is clicked; open it when it is clicked again."""
         index = event.y - self.headed + self.scroll_offset.y
         if not 0 <= index < self._count or event.y < self.headed:
             return
@@ -274,6 +273,8 @@ class PickTable(RowTable, inherit_bindings=False):
 
 INLINE_MAX: Final = 5_000
 """So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
+
+DRAWN_MAX: Final = 256
 
 
 class ListTable[R, C](PickTable):
@@ -343,7 +344,8 @@ class ListTable[R, C](PickTable):
         if made is None:
             self.show_rows(0, lambda _index: (), "arranging …")
             return
-        self.show_picks(len(made.places), self._cells, self.nothing(), self._about, place)
+        cells = lru_cache(DRAWN_MAX)(self._cells)  # asked for a row's widths, and again for its line
+        self.show_picks(len(made.places), cells, self.nothing(), self._about, place)
 
     def _cells(self, index: int) -> tuple[Cell, ...]:
         row = self.at(index)
@@ -450,7 +452,6 @@ class DetailTable(PickTable):
 
     @property
     def text(self) -> str:
-        """The line under the cursor."""
         return self._lines[self.cursor].text.strip() if self._lines else ""
 
     @property

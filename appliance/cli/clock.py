@@ -1,8 +1,6 @@
 """``tenure time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
 
-Exit codes: 0; 1 a signature is not the key's, or an evidence or report proves that a clock was wrong; 3 nothing to
-verify with, or a key that is needed was not named; 65 not a signed time, no evidence, no report; 75 no source has a
-bound. All but ``run`` work without a cluster and without keys.
+All but ``run`` work without a cluster and without keys.
 """
 
 from __future__ import annotations

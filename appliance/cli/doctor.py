@@ -4,8 +4,6 @@ One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out
 its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on. The probe's other
 client is a process that answers one JSON object a line: over ssh on another machine, or here, on a second mount of the
 same export (``-o nosharecache``, or the mount of another network namespace). Nothing stays behind.
-
-Exit codes: 0 all is well; 1 something failed; 3 something could not be made sure of.
 """
 
 from __future__ import annotations

@@ -3,13 +3,9 @@
 SIGTERM stops the daemon for a restart: all leases stay, for the next one on this boot. SIGINT (Ctrl-C) has it stop in
 good order: every lease is given back, or over, and whoever runs its shards next begins at once.
 
-An upgrade:
-
-1. Whether the other release reads this root is seen before anything changes.
-2. The package is installed, where one is named, while the daemon goes on: it loaded all its code when it started.
-3. The units restart once, and are waited for. The shards' leases wait for that on tmpfs, and go on.
-
-Repeated, it finds that the release runs already.
+An upgrade sees whether the other release reads this root before anything changes. The package is installed while the
+daemon goes on, which loaded all its code when it started; then the units restart once, and the shards' leases wait for
+that on tmpfs. Repeated, it finds that the release runs already.
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
-    print_json,
     report_error,
-    say_all,
     whole_from,
     with_verbs,
 )
@@ -252,9 +250,7 @@ def _wait(asking: _Asking, options: Namespace) -> int:
     while True:
         known = _known(asking, quiet=True)
         if known.problem is None and known.now.radius <= narrow:
-            if options.json:
-                print_json("tenure.time.now", known.fields())
-            return _DONE
+            return present(options, "tenure.time.now", known.fields())
         if asking.clock.boot_ns() - began >= left:
             why = known.problem or BadTime(
                 "radius-too-wide",
@@ -287,17 +283,14 @@ def _show_sources(asking: _Asking, options: Namespace) -> None:
         with contextlib.suppress(BadTime):
             known = known_by_agent(directory, asking.clock)
     views = list(known.sources) if known else sources_without_agent(asking.clock, asking.sources, asking.radius)
-    if options.json:
-        summary = known.fields() if known and known.problem is None else None
-        fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
-        print_json("tenure.time.sources", fields)
-        return
+    summary = known.fields() if known and known.problem is None else None
+    fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
     lines = _source_lines(views)
     if options.watch:
         lines = [*_plot_lines(views, known.together if known else None), "", *lines]
         if sys.stdout.isatty():
             lines[0] = "\x1b[H\x1b[J" + lines[0]
-    say_all(lines)
+    present(options, "tenure.time.sources", fields, *lines)
 
 
 def _source_lines(views: list[SourceView]) -> list[str]:

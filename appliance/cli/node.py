@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from timeagent import VERSION
-from timeagent.console import argument, command, note, present, print_json, with_verbs
+from timeagent.console import argument, command, note, present, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
 from ..bag.roots import storage_at
@@ -54,16 +54,15 @@ def run_node(options: Namespace) -> int:
         node = Node(cluster, version=VERSION)
         behind.callback(node.close)
         shards = node.start()
-        if options.json:
-            fields = {
-                "node": cluster.settings.node,
-                "shards": shards,
-                "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
-                "time": "agent" if cluster.time_by_agent else "embedded",
-                "address": None if node.address is None else str(node.address),
-                "http": None if node.web_address is None else str(node.web_address),
-            }
-            print_json("tenure.node", fields)
+        fields = {
+            "node": cluster.settings.node,
+            "shards": shards,
+            "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
+            "time": "agent" if cluster.time_by_agent else "embedded",
+            "address": None if node.address is None else str(node.address),
+            "http": None if node.web_address is None else str(node.web_address),
+        }
+        present(options, "tenure.node", fields)
         reached = f", reached at {node.address}" if node.address else ""
         note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
         for shard, why in node.awaited.items():

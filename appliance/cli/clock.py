@@ -189,9 +189,6 @@ def _stated_radius(text: str) -> Span:
     return radius
 
 
-# ---- now, wait ----
-
-
 def _known(asking: _Asking, *, quiet: bool = False) -> Known:
     directory = asking.find_agent()
     if directory is not None:
@@ -260,9 +257,6 @@ def _wait(asking: _Asking, options: Namespace) -> int:
         asking.clock.sleep(min(_WAIT_STEP_NS, left))
 
 
-# ---- sources ----
-
-
 def _sources(asking: _Asking, options: Namespace) -> int:
     shown = 0
     try:
@@ -317,9 +311,6 @@ def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[
         for view in views
     ]
     return plot(rows, together, columns, style)
-
-
-# ---- verify ----
 
 
 def _verify(options: Namespace) -> int:

@@ -158,9 +158,6 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
     return result[0]
 
 
-# ---- the mount ----
-
-
 def _directory(path: Path) -> list[HealthCheck]:
     found = judge_directory(path)
     mount = mount_of(path.resolve())
@@ -217,9 +214,6 @@ def _server_clock(path: Path) -> list[HealthCheck]:
     return [judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
 
 
-# ---- the machine ----
-
-
 def _user() -> list[HealthCheck]:
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
@@ -258,9 +252,6 @@ def _randomness() -> list[HealthCheck]:
     except BlockingIOError:
         return [judge_randomness(ready=False)]
     return [judge_randomness(ready=True)]
-
-
-# ---- the node, where this machine has joined ----
 
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:

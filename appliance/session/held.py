@@ -10,33 +10,25 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from appliance.formats.lease import LeaseOutcome, Mode, covers
+from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
+from appliance.formats.policy import PolicyNumbers
+from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
+from appliance.lease.client import Ask
+from appliance.lease.wire import Age, Over, Relinquish
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
-from timeagent.units import rfc3339, span_of, span_text
+from timeagent.units import Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
 
-from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, joined
+from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, HintedFile, Hints, joined
 from ..formats.witness import Half
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from appliance.formats.lease import Holder
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
-    from appliance.lease.client import Ask
-    from appliance.lease.wire import Age, Over, Relinquish
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Seconds, Span, TimeInterval
-
-    from ..formats.hints import HintedFile
 
 
 class Recall(StrEnum):

@@ -299,7 +299,6 @@ def columns_of(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, cho
     leases, under = used_of(witnesses.which[kept], witnesses.count)
     return FrameColumns(
         [FrameFile(f.by.bag.log, f.by.bag.start_ns, f.path, f.where.path, *maker) for f, maker in files],
-        [],
         [ClockReading.of(batch.writer_names[writer[n]], tokens.known[n]) for n in told],
         [(witnesses.domains[witnesses.domain[n]], witnesses.correlation[n].tobytes()) for n in leases],
         rows.tobytes(),

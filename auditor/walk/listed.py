@@ -30,7 +30,7 @@ from ..rules import bags as bag_rules
 from ..rules.finding import Evidence
 from ..rules.time import judge_frame, stamp_after_frame
 from ..timeline.events import FrameColumns
-from ..timeline.facts import RackFacts
+from ..timeline.facts import Facts
 from .parts import EvidenceSource, PartMaker
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
@@ -41,7 +41,7 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 class FrameJudge:
     """Judges the frames of one file after another, and gathers the columns of one rack."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
         """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
         self._timeline = timeline
         self._reading = reading
@@ -86,8 +86,6 @@ class FrameJudge:
             self._one_by_one(files[0])
             return
         batch, clean, written = read
-        if self._timeline and written:
-            self._timeline.clean_from(written)
         for number in np.flatnonzero(~clean).tolist():
             file, offset = files[batch.file[number]], int(batch.offset[number])
             piece = piece_at(file.data, offset)

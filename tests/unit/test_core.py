@@ -36,10 +36,11 @@ def test_core_that_is_asked_for_and_not_there_is_an_error(monkeypatch: pytest.Mo
     assert refused.value.code == "no-core"
 
 
+@pytest.mark.parametrize("words", [["doctor", "--help"], ["audit", "--help"], ["replay", "--help"], ["--version"]])
 @pytest.mark.parametrize(("value", "status"), [("python", 0), ("rust", 78)])
-def test_command_goes_by_the_variable(repository: Path, value: str, status: int) -> None:
+def test_command_goes_by_the_variable(repository: Path, value: str, status: int, words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tenure", "doctor", "--help"],
+        [sys.executable, "-m", "tenure", *words],
         cwd=repository,
         env={**os.environ, core.VARIABLE: value},
         capture_output=True,

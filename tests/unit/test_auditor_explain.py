@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +13,13 @@ import pytest
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.paths import LOCK
 from auditor.audit import audit
-from auditor.cli import COMMANDS
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import NEIGHBOURS, context_of
 from auditor.explain.picture import WIDTH, draw
 from auditor.explain.words import context_lines, evidence_lines
 from auditor.rules.finding import Evidence
+from tenure.__main__ import main
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_moves import written_under_the_half_that_leaves
@@ -30,8 +29,6 @@ from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.support.shares import shares
 from tests.support.timelines import read_timeline
-from timeagent.console import report_error
-from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -51,12 +48,7 @@ def surroundings(tree: ClusterTree, code: str) -> tuple[Finding, Context]:
 
 
 def run(*arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS["explain"].add_arguments(parser)
-    try:
-        return COMMANDS["explain"].run(parser.parse_args([str(each) for each in arguments]))
-    except TenureError as problem:
-        return report_error(problem)
+    return main(["explain", *map(str, arguments)])
 
 
 def chain_of_leases(root: Path) -> ClusterTree:

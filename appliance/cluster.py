@@ -24,7 +24,6 @@ from timeagent.clock import MachineClock, SystemClock
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
 from timeagent.sources.local import AssumedSource, KernelSource
-from timeagent.sources.port import Source
 from timeagent.units import Instant
 
 from .admin.membership import read_marker
@@ -63,7 +62,7 @@ def refuse_root_user(uid: int, *, allow_root: bool) -> None:
     if uid == 0 and not allow_root:
         raise NotTrusted(
             "root-user",
-            "writers and closers do not run as root",
+            "tenure does not work as root, whom no file mode stops",
             hint="run as the service's own user, or say --allow-root (in Python: allow_root=True)",
         )
 
@@ -71,22 +70,6 @@ def refuse_root_user(uid: int, *, allow_root: bool) -> None:
 def time_sources(machine: MachineClock, policy: Policy) -> tuple[KernelSource, AssumedSource]:
     """Return the sources in order of preference; *assumed* refuses where the policy states no radius."""
     return KernelSource(machine), AssumedSource(machine, policy.assumed_radius_ns)
-
-
-def node_time(
-    settings: Settings, keys: OwnKeys, cluster_id: bytes, policy: Policy, sources: Sequence[Source]
-) -> AgentTime | EmbeddedTime:
-    """Return the time of the node's agent where one runs, else time made in this process of the sources.
-
-    Decided once: a process whose agent ends is refused time until it runs again. Two makers of one node's times could
-    contradict each other.
-    """
-    machine, key_id = SystemClock(), keys.time.in_use.id
-    directory = runtime_of(settings, cluster_id)
-    agent = running_agent(directory, machine, key_id=key_id, radius_ns_max=policy.radius_ns_max, is_own=keys.is_own)
-    if agent is not None:
-        return agent
-    return EmbeddedTime(machine, sources, keys.time, radius_ns_max=policy.radius_ns_max)
 
 
 class Cluster:
@@ -100,21 +83,20 @@ class Cluster:
         self._storage = storage
         self.policy = PolicyWatch(registers)
         self.keys = OwnKeys(settings)
-        kernel, assumed = time_sources(SystemClock(), self.policy.newest)
-        self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest, (kernel, assumed))
+        runtime, machine, radius = runtime_of(settings, registers.cluster_id), SystemClock(), self.policy.radius_ns_max
+        kernel, assumed = time_sources(machine, self.policy.newest)
+        key_id, is_own = self.keys.time.in_use.id, self.keys.is_own
+        # Decided once: a process whose agent ends is refused time until that runs again. Two makers of one node's times
+        # could contradict each other.
+        agent = running_agent(runtime, machine, key_id=key_id, radius_ns_max=radius, is_own=is_own)
+        self.time = agent or EmbeddedTime(machine, (kernel, assumed), self.keys.time, radius_ns_max=radius)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
         self.policy.on_change(lambda policy: assumed.state(policy.assumed_radius_ns))
         self.maps = MapWatch(registers, registers.newest_map())
-        runtime = runtime_of(settings, registers.cluster_id)
         self.wakes = Wakes(runtime)
         self.context = BagContext(storage, self.time, registers, settings.node, Threads(), self.wakes.wake)
-        self._door = NodeWriterClient(
-            writer_socket(runtime),
-            registers.cluster_id,
-            settings.node,
-            self.time,
-            self.policy,
-        )
+        batches = writer_socket(runtime)
+        self._door = NodeWriterClient(batches, registers.cluster_id, settings.node, self.time, self.policy)
         self.logs = LogBook(self.context, self._shared)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
         self._process = os.getpid()
@@ -186,27 +168,14 @@ class Cluster:
         with self._lock:
             self._check_open()
             if self._routes is None:
-                runtime = ensure_runtime(
-                    runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
-                )
-                seed = self.chance()
-                trust = self.watch_trust()
-                host = ShardHost(
-                    self._storage,
-                    self.registers,
-                    self.settings,
-                    self.keys,
-                    self.time,
-                    self.policy,
-                    runtime,
-                    seed,
-                    trust,
-                    ShardRuntime(runtime),
-                )
+                settings, storage, time, policy = self.settings, self._storage, self.time, self.policy
+                runtime = runtime_of(settings, self.registers.cluster_id)
+                ensure_runtime(runtime, group=group_id(settings.group))
+                seed, trust, kept = self.chance(), self.watch_trust(), ShardRuntime(runtime)
+                records = self.registers
+                host = ShardHost(storage, records, settings, self.keys, time, policy, runtime, seed, trust, kept)
                 host.follow(self.maps)
-                self._routes = ShardRoutes(
-                    host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, trust
-                )
+                self._routes = ShardRoutes(host, self.maps, storage, settings, time, policy, runtime, trust)
                 self.policy.start()
             return self._routes
 
@@ -393,16 +362,13 @@ class Cluster:
                 everything.callback(session.close)
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Close it."""
         self.close()
 
 
 def _position(log: str, after: str | Instant) -> Position:
-    """Return behind what is read: a cursor, or an instant. Raises BadRequest."""
     if isinstance(after, str):
         return parse_cursor(after, log)
     check_type(int, after=after)

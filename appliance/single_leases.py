@@ -86,18 +86,6 @@ class ByHand:
         assert isinstance(page, wire.LeasePage), page
         return list(page.leases)
 
-    def renew_session(self, view: LeaseView, term_ns: Span) -> SessionWitness | None:
-        """Move the expiry of the session lease that a lease is under, and so of all under it; None: it is over."""
-        _refuse_kept(view)
-        reply = self._termed(wire.RenewSession, term_ns, self._until(term_ns), view.domain, session_id=view.session_id)
-        return _stated(reply, SessionWitness) if isinstance(reply, wire.SessionGranted) else None
-
-    def drop_session(self, view: LeaseView) -> LeaseOutcome:
-        """Give back the session lease that a lease is under, with every lease under it; return how it ended."""
-        _refuse_kept(view)
-        assert view.session_id is not None
-        return self._over(wire.DropSession(self._name(), view.session_id), view).outcome
-
     def acquire(
         self,
         domain: str,
@@ -153,8 +141,7 @@ class ByHand:
         while not (now := time.now()).surely_past(target):
             views = self.leases(domain)
             view = next((each for each in views if each.correlation_id == witness.correlation_id), None)
-            renew = self.renew if witness.session_id is None else self.renew_session
-            kept = None if view is None else renew(view, term_ns)
+            kept = None if view is None else self.renew(view, term_ns)
             if view is None or kept is None:
                 raise TryAgain("outrun", f"the lease on {domain!r} was ended meanwhile", hint="try again")
             witness = replace(witness, expiry_ns=kept.expiry_ns)
@@ -166,16 +153,28 @@ class ByHand:
             time.sleep(min(ASK_AGAIN_NS, max(MS, target - now.earliest)))
         return witness
 
-    def renew(self, view: LeaseView, term_ns: Span) -> Witness | None:
-        """Move the expiry of a lease that was taken by hand; None: it is over. Raises as ``acquire``."""
+    def renew(self, view: LeaseView, term_ns: Span) -> Witness | SessionWitness | None:
+        """Move the expiry of a lease that was taken by hand; None: it is over. Raises as ``acquire``.
+
+        Of one under a session lease that of the session lease, and so of all under it.
+        """
         _refuse_kept(view)
         domain, until = view.domain, self._until(term_ns)
+        if view.session_id is not None:
+            reply = self._termed(wire.RenewSession, term_ns, until, domain, session_id=view.session_id)
+            return _stated(reply, SessionWitness) if isinstance(reply, wire.SessionGranted) else None
         reply = self._termed(wire.Renew, term_ns, until, domain, domain=domain, correlation_id=view.correlation_id)
         return _stated(reply, Witness) if isinstance(reply, wire.Granted) else None
 
-    def relinquish(self, view: LeaseView) -> LeaseOutcome:
-        """Give back a lease that was taken by hand; return how it ended. Raises as ``acquire``."""
+    def relinquish(self, view: LeaseView, *, whole_session: bool = False) -> LeaseOutcome:
+        """Give back a lease that was taken by hand; return how it ended. Raises as ``acquire``.
+
+        ``whole_session``: the session lease that it is under, with every lease under that.
+        """
         _refuse_kept(view)
+        if whole_session:
+            assert view.session_id is not None
+            return self._over(wire.DropSession(self._name(), view.session_id), view).outcome
         return self._over(wire.Relinquish(self._name(), view.domain, view.correlation_id), view).outcome
 
     def revoke(self, view: LeaseView, reason: str) -> tuple[LeaseOutcome, Ending | None]:

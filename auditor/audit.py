@@ -72,7 +72,7 @@ from .rules.history import (
 from .rules.leases import check_domain
 from .rules.records import Policies
 from .rules.sequences import check_sequences
-from .timeline.facts import RackFacts, ShardFacts
+from .timeline.facts import Facts
 from .timeline.timeline_reader import Timeline
 from .timeline.timeline_writer import (
     FIRST_RANK,
@@ -253,7 +253,7 @@ class _AuditRun:
         hashed = self.options.hashed
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
         births, told = PartMaker(), EventRows()
-        bags = self._bags(births, told)
+        bags = BagWalk(self._reading, births, self._facts(told))
         logs = [(log, list(self._places(log, bags))) for log in self.tree.logs()]
         for path in self.tree.barred(LOGS):
             bags.barred(path.removeprefix(f"{LOGS}/"))
@@ -268,7 +268,7 @@ class _AuditRun:
         if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
             self.records.doubt_keys()
         chains = PartMaker()
-        self._shards(chains, told).walk_chains()
+        ShardWalk(self._reading, chains, self._facts(told)).walk_chains()
         self._take(chains.done(), FIRST_RANK)
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
@@ -278,11 +278,8 @@ class _AuditRun:
         if self.store:
             self.store.keep_only(unit.path for unit in units)
 
-    def _bags(self, told: PartMaker, events: EventRows) -> BagWalk:
-        return BagWalk(self._reading, told, RackFacts(self._reading, events) if self.options.timeline else None)
-
-    def _shards(self, told: PartMaker, events: EventRows) -> ShardWalk:
-        return ShardWalk(self._reading, told, ShardFacts(events) if self.options.timeline else None)
+    def _facts(self, events: EventRows) -> Facts | None:
+        return Facts(self._reading, events) if self.options.timeline else None
 
     def _places(self, log: str, bags: BagWalk) -> Iterator[Rack | str]:
         """Yield a log's racks that are read; the path of each directory that is no rack."""
@@ -334,12 +331,13 @@ class _AuditRun:
         """Read one part, in any process. Blocks; never raises for what is in it."""
         before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
         if isinstance(unit, Rack):
-            grid, bags = self._grids[unit.log], self._bags(told, events)
+            grid = self._grids[unit.log]
             listing = self.tree.listing(grid, unit)
+            bags = BagWalk(self._reading, told, self._facts(events))
             told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.frames.chunks()
         else:
-            shards = self._shards(told, events)
+            shards = ShardWalk(self._reading, told, self._facts(events))
             shards.ledger(unit)
             columns = shards.chunks()
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
@@ -377,7 +375,8 @@ class _AuditRun:
         findings += [
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
-        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures))))
+        stale = max((fact.token.staleness_ns for fact in heads.values()), default=0)
+        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale))))
         summary = Summary(
             messages=counts.messages,
             rejected=counts.rejected,

@@ -23,6 +23,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from timeagent.errors import BadConfiguration
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -67,8 +69,6 @@ INPUT_OUTPUT: Final = 74
 
 
 class _Release(argparse.Action):
-    """``--version``."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from timeagent import VERSION, core
 
@@ -143,6 +143,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code (docs/exit-codes.md); never raises what nobody expected."""
     try:
         return _command(sys.argv[1:] if arguments is None else arguments)
+    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at by the first module that goes by it
+        from timeagent.console import report_error
+
+        return report_error(problem)
     except Exception:  # noqa: BLE001 - whatever it is, its code is never that of a verdict
         return _defect()
 
@@ -154,13 +158,7 @@ def _command(words: list[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     chosen = parser.parse_args(words[:1])
-    from timeagent.console import report_error
-    from timeagent.errors import BadConfiguration
-
-    try:
-        command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
-    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at once
-        return report_error(problem)
+    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
     own = Words(prog=f"tenure {chosen.command}", description=command.summary)
     command.add_arguments(own)
     _describe_verbs(own)

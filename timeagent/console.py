@@ -143,7 +143,6 @@ def _lines(text: str) -> str:
 
 
 def whole_from(least: int) -> Callable[[str], int]:
-    """Return what reads an option's whole number, no less than ``least``: for argparse, which says so otherwise."""
 
     def read(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and int(text) >= least):

@@ -18,7 +18,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NoReturn, Self
@@ -260,9 +260,6 @@ def parse_public_line(line: str, where: str) -> bytes:
     )
 
 
-type NodeKeys = Mapping[Purpose, Signer]
-"""The keys of one node, one for each purpose."""
-
 CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
 """The environment variable by which systemd names a unit's own credentials (systemd.exec(5))."""
 
@@ -324,10 +321,10 @@ def is_own_key(directory: Path, purpose: Purpose, identifier: bytes) -> bool:
     return False
 
 
-def make_node_keys(directory: Path) -> dict[Purpose, Signer]:
-    """Make a node's keys, one for each purpose, in a directory, which is created. Never over existing ones.
+def make_node_keys(directory: Path) -> dict[Purpose, bytes]:
+    """Make a node's keys, one for each purpose, in a directory, which is created; return the public ones.
 
-    Raises Environment when that fails.
+    Never over existing ones. Raises Environment when that fails.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -336,7 +333,7 @@ def make_node_keys(directory: Path) -> dict[Purpose, Signer]:
     keys = {purpose: Signer.generate() for purpose in Purpose}
     for purpose, key in keys.items():
         save_private_key(directory / key_file_name(purpose), key)
-    return keys
+    return {purpose: key.public for purpose, key in keys.items()}
 
 
 def unwritable(path: Path, problem: OSError) -> Environment:

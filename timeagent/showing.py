@@ -60,8 +60,6 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known now."""
-
     now: TimeInterval
     """A day around the machine's clock where there is no bound."""
     problem: BadTime | None
@@ -101,14 +99,13 @@ class Known:
 def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     """Ask the agent whose page is in ``directory``. Raises BadTime if none answers there; its silence is no error."""
     report = _read(NonceClient(directory).report())
-    now: TimeInterval | None = None
-    problem: BadTime | None = None
+    now, problem = _anything(clock), None
     try:
         now = AgentTime(directory, clock, radius_ns_max=UNBOUNDED_RADIUS_NS, key_id=b"", is_own=lambda _: True).now()
     except BadTime as refused:
         problem = refused
     return Known(
-        now or TimeInterval.around(clock.realtime_ns(), UNBOUNDED_RADIUS_NS),
+        now,
         problem,
         report.status,
         "agent",
@@ -145,23 +142,26 @@ def _read(data: bytes) -> Report:
 def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> Known:
     """Ask the sources here: the first with a bound counts; an assumed one, of this radius, last. Blocks for them."""
     clock = _looked_at(machine, [*measuring, AssumedSource(machine, radius)] if radius else measuring)
-    look: Look | None = None
-    failure: BadTime | None = None
     try:
-        look = clock.look()
-    except BadTime as problem:
-        failure = problem
+        look, problem = clock.look(), None
+    except BadTime as refused:
+        unknown, problem = ClockStatus.UNKNOWN, refused
+        look = Look(_anything(machine), "none", unknown, assumed=False, cluster_time=False, clock_epoch=0, boot_ns=0)
     return Known(
-        look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS),
-        failure,
-        (look.status if look else ClockStatus.UNKNOWN).word,
-        look.source if look else "none",
+        look.now,
+        problem,
+        look.status.word,
+        look.source,
         agent=False,
-        assumed=look is not None and look.assumed,
-        cluster_time=look is not None and look.cluster_time,
+        assumed=look.assumed,
+        cluster_time=look.cluster_time,
         clock_epoch=None,
         sources=tuple(_silent(source, reason) for source, reason in clock.refusals().items()),
     )
+
+
+def _anything(machine: MachineClock) -> TimeInterval:
+    return TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS)
 
 
 def sources_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> list[SourceView]:
@@ -197,8 +197,6 @@ WIDTH_MIN: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The characters of a plot."""
-
     low: str
     high: str
     bar: str
@@ -256,7 +254,6 @@ class Axis:
 
     @classmethod
     def over(cls, intervals: Sequence[TimeInterval], middle: int) -> Axis:
-        """Return the axis for some intervals, at least one."""
         narrowest = min(max(1, each.radius) for each in intervals)
         reaches = [max(abs(each.earliest - middle), abs(each.latest - middle)) for each in intervals]
         shown = [reach for reach in reaches if reach <= _WIDE * narrowest] or [min(reaches)]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from appliance.cli.opening import add_cluster_options
 from appliance.doctor.health import exit_status, not_well, unknown
 from timeagent.clock import SystemClock
-from timeagent.console import Command, print_json, say, whole_from
+from timeagent.console import argument, command, print_json, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND, rfc3339
 
@@ -50,36 +50,6 @@ PORT: Final = 7480
 
 START_PATIENCE_NS: Final = SECOND
 """How long the screen waits for the mount before it opens without it; until then a wrong path is refused at once."""
-
-
-def _add_top(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", nargs="?", help="a root, or a copy of one (default: --root)")
-    parser.add_argument(
-        "--offline",
-        metavar="TREE",
-        help="a copy, a part of one or a tar file: read and audited as a whole, any instant",
-    )
-    parser.add_argument(
-        "--db",
-        metavar="FILE",
-        help="the index of `audit --db`: alone it needs no copy; with a copy it is made, or what is new is added",
-    )
-    add_cluster_options(parser)
-    parser.add_argument(
-        "--write", action="store_true", help="leases may be revoked from the screen; without it nothing can be changed"
-    )
-    parser.add_argument(
-        "--serve",
-        metavar="PORT",
-        type=int,
-        nargs="?",
-        const=PORT,
-        help=f"show the screens to browsers of this machine (default: port {PORT}); needs tenure[serve]",
-    )
-    parser.add_argument("--in-browser", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--once", action="store_true", help="print one snapshot as text and exit; also where stdout is no terminal"
-    )
 
 
 def run_top(options: argparse.Namespace) -> int:
@@ -276,16 +246,6 @@ EVERY_NS: Final = SECOND
 NOTHING_SHOWN: Final = unknown("mount", "no answer yet", "wait a moment")
 
 
-def _add_status(parser: argparse.ArgumentParser) -> None:
-    add_cluster_options(parser)
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="the overview as text, once a second, until Ctrl-C; in a pipe a line each time; exit code as of the last",
-    )
-    parser.add_argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times")
-
-
 def run_status(options: argparse.Namespace) -> int:
     if options.count is not None and not options.watch:
         raise BadRequest("no-watch", "--count is of --watch", hint="say --watch too")
@@ -372,6 +332,35 @@ def status_line(state: ClusterState) -> str:
 
 
 COMMANDS: Final = {
-    "top": Command("The live screen: nodes, leases, bags. Looks; changes nothing without --write.", _add_top, run_top),
-    "status": Command("Whether the cluster works, as seen from here.", _add_status, run_status),
+    "top": command(
+        "The live screen: nodes, leases, bags. Looks; changes nothing without --write.",
+        run_top,
+        argument("path PATH", "a root, or a copy of one (default: --root)", nargs="?"),
+        argument("--offline TREE", "a copy, a part of one or a tar file: read and audited as a whole, any instant"),
+        argument(
+            "--db FILE",
+            "the index of `audit --db`: alone it needs no copy; with a copy it is made, or what is new is added",
+        ),
+        add_cluster_options,
+        argument("--write", "leases may be revoked from the screen; without it nothing can be changed"),
+        argument(
+            "--serve PORT",
+            f"show the screens to browsers of this machine (default: port {PORT}); needs tenure[serve]",
+            type=int,
+            nargs="?",
+            const=PORT,
+        ),
+        argument("--in-browser", argparse.SUPPRESS),
+        argument("--once", "print one snapshot as text and exit; also where stdout is no terminal"),
+    ),
+    "status": command(
+        "Whether the cluster works, as seen from here.",
+        run_status,
+        add_cluster_options,
+        argument(
+            "--watch",
+            "the overview as text, once a second, until Ctrl-C; in a pipe a line each time; exit code as of the last",
+        ),
+        argument("--count N", "with --watch: stop after N times", type=whole_from(1)),
+    ),
 }

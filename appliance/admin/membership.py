@@ -28,7 +28,6 @@ from typing import Final
 
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import (
-    NodeKeys,
     Purpose,
     Signer,
     Verifier,
@@ -59,6 +58,8 @@ from ..node.settings import FILE, ROOT_KEY, Settings, is_there, new_directory, s
 from . import trust
 from .moving import check_nodes
 
+type Publics = Mapping[Purpose, bytes]
+
 LEFTOVER: Final = frozenset({TMP, "lost+found"})
 """What may lie in a directory that is called empty; and of our own directories those that hold nothing."""
 
@@ -67,10 +68,13 @@ _OURS: Final = (*DIRECTORIES.values(), "logs", "shards", "ledger")
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where a node listens, and where others reach it: not the same behind a translated address."""
+    """Where a node listens, and where others reach it: not the same behind a translated address. None: nowhere."""
 
-    at: Address
-    reached_at: Address
+    at: Address | None = None
+    reached_at: Address | None = None
+
+
+NOWHERE: Final = Listen()
 
 
 def read_marker(storage: Storage, root: Root) -> Marker:
@@ -160,7 +164,7 @@ def refuse_not_empty(storage: Storage, root: Root) -> None:
 
 
 @contextlib.contextmanager
-def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None) -> Iterator[NodeKeys]:
+def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None) -> Iterator[Publics]:
     """Make a node's keys and settings and a root key. If what is done inside fails, remove them. Raises Environment."""
     directory = settings.directory
     paths = [directory / name for name in (FILE, *map(key_file_name, Purpose))] + ([root_key[0]] if root_key else [])
@@ -169,11 +173,11 @@ def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None
         raise Environment("key-exists", f"{there} exists already: a node lives there", hint="name another --node-dir")
     existed = is_there(directory)
     try:
-        keys = make_node_keys(directory)
+        publics = make_node_keys(directory)
         if root_key:
             save_private_key(*root_key)
         save_settings(settings)
-        yield keys
+        yield publics
     except BaseException:
         with contextlib.suppress(OSError):
             for path in paths:
@@ -195,7 +199,7 @@ def set_up(
     policy: Policy,
     now: Instant,
     directory: Path | None,
-    listen: Listen | None = None,
+    listen: Listen = NOWHERE,
     root_key_file: Path | None = None,
 ) -> Settings:
     """What ``tenure init`` does: found the cluster, let this node in, give it the one shard, save its settings.
@@ -208,10 +212,10 @@ def set_up(
     place = directory or new_directory(policy.cluster_id)
     kept = root_key_file is not None and is_there(root_key_file)
     root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()
-    settings = Settings(place, node, root, root_key.public, None, {}, listen.at if listen else None)
+    settings = Settings(place, node, root, root_key.public, listen=listen.at)
     new_root_key = None if kept else (root_key_file or place / ROOT_KEY, root_key)
-    with _local_files(settings, new_root_key) as keys, _founded(storage, root, policy, root_key) as registers:
-        trust.admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
+    with _local_files(settings, new_root_key) as publics, _founded(storage, root, policy, root_key) as registers:
+        trust.admit(registers, root_key, node, publics, now, listen.reached_at)
         publish_map(registers, root_key, [node])
     return settings
 
@@ -223,13 +227,13 @@ def enroll(
     node: str,
     now: Instant,
     directory: Path,
-    listen: Listen | None = None,
+    listen: Listen = NOWHERE,
 ) -> Settings:
     """Make a node's keys and settings in its directory, then let it in; if that fails, remove them again."""
     check_node(node)
-    settings = Settings(directory, node, root, root_key.public, None, {}, listen.at if listen else None)
-    with _local_files(settings) as keys:
-        trust.admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
+    settings = Settings(directory, node, root, root_key.public, listen=listen.at)
+    with _local_files(settings) as publics:
+        trust.admit(registers, root_key, node, publics, now, listen.reached_at)
     return settings
 
 
@@ -245,23 +249,6 @@ def load_root_key(file: Path, public: bytes, root: Root) -> Signer:
     return key
 
 
-def join_cluster(
-    storage: Storage,
-    root: Root,
-    node: str,
-    root_key_file: Path,
-    now: Instant,
-    directory: Path | None,
-    listen: Listen | None = None,
-) -> Settings:
-    """What ``tenure join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
-    marker = read_marker(storage, root)
-    root_key = load_root_key(root_key_file, marker.root_key, root)
-    registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
-    place = directory or new_directory(marker.cluster_id)
-    return enroll(registers, root, root_key, node, now, place, listen)
-
-
 _ADDRESS: Final = "address "
 _BYTES_MAX: Final = 4096
 
@@ -271,7 +258,7 @@ class Request:
     """What a machine asks for: a node's name, its public keys, and where others reach it."""
 
     node: str
-    publics: Mapping[Purpose, bytes]
+    publics: Publics
     address: Address | None = None
 
     def encode(self) -> bytes:
@@ -308,7 +295,6 @@ def decode_request(data: bytes, node: str, where: str) -> Request:
 
 
 def request_path(node: str) -> str:
-    """Return where a node's request lies, below the root."""
     return f"{TMP}/join.{check_node(node)}"
 
 
@@ -322,7 +308,7 @@ def prepared(directory: Path, node: str, address: Address | None) -> Request:
     if all(newest_number(directory, purpose) for purpose in Purpose):
         publics = {purpose: load_node_key(directory, purpose).public for purpose in Purpose}
     else:
-        publics = {purpose: key.public for purpose, key in make_node_keys(directory).items()}
+        publics = make_node_keys(directory)
     return Request(check_node(node), publics, address)
 
 
@@ -361,16 +347,9 @@ def accept(
             f"the request of {request.node} is {request.fingerprint}, not {fingerprint}",
             hint="compare it with what join says on that machine: somebody else may have asked",
         )
-    number = trust.approve(registers, root_key, request.node, request.publics, now, request.address)
+    number = trust.admit(registers, root_key, request.node, request.publics, now, request.address)
     storage.unlink(request_path(request.node))
     return number
-
-
-def is_known(registers: Registers, request: Request) -> bool:
-    """Whether the newest trust record has all keys of a request, as those of its node. Touches the mount."""
-    record = registers.newest_trust()
-    known = {(entry.node, entry.purpose, entry.public) for entry in record.keys}
-    return all((request.node, purpose, public) in known for purpose, public in request.publics.items())
 
 
 def let_in(registers: Registers, node: str) -> Request | None:
@@ -385,11 +364,12 @@ def let_in(registers: Registers, node: str) -> Request | None:
 
 
 def finish(registers: Registers, settings: Settings, request: Request) -> bool:
-    """Write the node's settings if the cluster knows its keys; return whether it does."""
-    if not is_known(registers, request):
-        return False
-    save_settings(settings)
-    return True
+    """Write the node's settings if the newest trust record knows its keys; return whether it does."""
+    known = {(entry.node, entry.purpose, entry.public) for entry in registers.newest_trust().keys}
+    there = all((request.node, purpose, public) in known for purpose, public in request.publics.items())
+    if there:
+        save_settings(settings)
+    return there
 
 
 def shards_of(registers: Registers, node: str) -> list[int]:
@@ -401,11 +381,6 @@ def has_left(registers: Registers, node: str) -> bool:
     """Whether no key of a node counts any more, and no shard is its own. Touches the mount."""
     keys = registers.newest_trust().keys
     return not shards_of(registers, node) and all(e.revoked_from_ns is not None for e in keys if e.node == node)
-
-
-def check_known(registers: Registers, node: str) -> None:
-    """Raise BadRequest for a node that the cluster never had: who mistyped it would read that it has left."""
-    trust.check_known(registers.newest_trust().keys, node)
 
 
 def heirs(registers: Registers, node: str) -> list[str]:

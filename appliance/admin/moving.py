@@ -9,6 +9,7 @@ to be surely dead. Who is cut off in between is called again, and goes on where 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -135,24 +136,20 @@ def moves_text(both: ShardMap) -> str:
     )
 
 
+@dataclass
 class Finish:
     """Ends a move: waits for the shards that leave, then publishes the map without them."""
 
-    def __init__(
-        self,
-        registers: Registers,
-        storage: Storage,
-        time: NodeTime,
-        numbers: Callable[[int], ShardNumbers],
-        progress: Callable[[str], object],
-    ) -> None:
-        """``numbers``: asks a shard how it stands. ``progress``: is told what is waited for, when that changes."""
-        self._registers = registers
-        self._storage = storage
-        self._time = time
-        self._numbers = numbers
-        self._progress = progress
-        self._began_ns = time.boot_ns()
+    registers: Registers
+    storage: Storage
+    time: NodeTime
+    numbers: Callable[[int], ShardNumbers]
+    """Asks a shard how it stands."""
+    progress: Callable[[str], object]
+    """Is told what is waited for, when that changes."""
+
+    def __post_init__(self) -> None:
+        self._began_ns = self.time.boot_ns()
 
     def run(self, root_key: Signer, both: ShardMap) -> ShardMap:
         """Wait until nothing is held alone, however long that takes; return the map that ends the move.
@@ -160,7 +157,7 @@ class Finish:
         Raises TryAgain where somebody else has ended it, and what publishing raises. Touches the mount.
         """
         self._wait([partial(self.waits_for, shard, both.number) for shard in both.leaving])
-        return _published(registers=self._registers, root_key=root_key, record=ended(both))
+        return _published(self.registers, root_key, ended(both))
 
     def wait_for_ends(self, both: ShardMap) -> None:
         """Wait until the shards that leave have ended their chains, or may grant no more. Touches the mount.
@@ -174,18 +171,18 @@ class Finish:
         while waits := [why for each in reasons if (why := each()) is not None]:
             if waits[0] != told:
                 told = waits[0]
-                self._progress(told)
-            self._time.sleep(LOOK_NS)
+                self.progress(told)
+            self.time.sleep(LOOK_NS)
 
     def waits_for(self, shard: int, both: int) -> str | None:
         """Return why leases may be held from a shard that leaves alone, or None. Blocks; touches the mount."""
         name = f"shard {shard_text(shard)}"
         try:
-            now = self._time.now()
+            now = self.time.now()
         except BadTime as problem:
             return f"no time: {problem.message}"
         try:
-            numbers = self._numbers(shard)
+            numbers = self.numbers(shard)
         except ShardUnavailable as problem:
             stands = f"does not answer: {problem.message}"
         else:
@@ -194,7 +191,7 @@ class Finish:
                     return None
                 return f"leases of {name} may be held from it alone until {rfc3339(numbers.alone_until_ns)}"
             stands = f"goes by map {numbers.going_by} still"
-            if self._time.boot_ns() - self._began_ns < DEAF_NS:
+            if self.time.boot_ns() - self._began_ns < DEAF_NS:
                 return f"{name} {stands}"
         why = self.goes_on(shard)
         return None if why is None else f"{name} {stands}; {why}"
@@ -203,11 +200,11 @@ class Finish:
         """Return why a shard's chain has not ended, or may not have, or None. Touches the mount."""
         name = f"shard {shard_text(shard)}"
         try:
-            newest = newest_record(StoredChain(self._storage, chain_path(*chain_of(shard))))
+            newest = newest_record(StoredChain(self.storage, chain_path(*chain_of(shard))))
             if (
                 newest is None
                 or newest.kind is not CeilingKind.RUNNING
-                or self._time.now().surely_past(newest.ceiling_ns)
+                or self.time.now().surely_past(newest.ceiling_ns)
             ):
                 return None
         except TenureError as problem:

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from timeagent.errors import BadRequest, NotTrusted, TryAgain
-from timeagent.keys import NodeKeys, Purpose, Signer
+from timeagent.keys import Purpose, Signer
 from timeagent.trust import KeyEntry, TrustRecord
 from timeagent.units import DAY, Instant, Span
 
@@ -37,17 +37,6 @@ _TRIES: Final = 100
 
 
 def admit(
-    registers: Registers, root_key: Signer, node: str, keys: NodeKeys, now: Instant, address: Address | None = None
-) -> int:
-    """Publish the next trust record, with a new node's keys added; return its number.
-
-    ``address``: where the node will answer others. Raises NotTrusted if the node's name is taken, TryAgain if others
-    keep winning. Safe to race: a lost number is tried again on top of the winner's. Touches the mount, as all here.
-    """
-    return approve(registers, root_key, node, {purpose: key.public for purpose, key in keys.items()}, now, address)
-
-
-def approve(
     registers: Registers,
     root_key: Signer,
     node: str,
@@ -55,7 +44,12 @@ def approve(
     now: Instant,
     address: Address | None = None,
 ) -> int:
-    """As ``admit``, of keys that were made elsewhere. Idempotent: a node that has just these keys is let in already."""
+    """Publish the next trust record, with a new node's keys added; return its number.
+
+    ``address``: where the node will answer others. Idempotent: a node that has just these keys is let in already.
+    Raises NotTrusted if the node's name is taken, TryAgain if others keep winning. Safe to race: a lost number is tried
+    again on top of the winner's. Touches the mount, as all here.
+    """
     check_node(node)
     number = registers.newest_number(Kind.TRUST)
     there = () if number is None else registers.trust(number).keys

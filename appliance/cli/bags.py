@@ -16,18 +16,17 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
-    print_json,
     printable,
     say,
     whole_from,
     with_verbs,
 )
 from timeagent.errors import BadRequest, Damaged
-from timeagent.units import DAY, SECOND, Instant, Span, parse_instant, parse_span, rfc3339, span_text
+from timeagent.units import DAY, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
-from ..bag.logs import BagView, RackView, forecast, racks_there, view_rack
+from ..bag.logs import BagView, forecast, racks_there, view_rack
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
 from ..formats.closed import open_lock
@@ -42,23 +41,19 @@ def _list(cluster: Cluster, options: Namespace) -> int:
     newest_first = list(islice(racks_there(cluster.context.storage, grid), options.last or None))
     for rack in reversed(newest_first):
         view = view_rack(cluster.context, grid, rack)
-        if options.json:
-            fields = {"path": rack.path, "state": _rack_state(view), "pack_bytes": view.pack_bytes}
-            print_json("tenure.rack", fields | {"bags": [_fields(b) for b in view.bags]})
-            continue
+        state = "retained" if view.retained else view.state if view.pack_bytes is None else "packed"
         size = "" if view.pack_bytes is None else f"  {view.pack_bytes} bytes"
-        say(f"{rack.path}  {_rack_state(view)}  {counted(len(view.bags), 'bag')}{size}")
-        for bag in view.bags:
-            say(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}")
-        for stranger in view.strangers:
+        fields = {"path": rack.path, "state": state, "pack_bytes": view.pack_bytes}
+        present(
+            options,
+            "tenure.rack",
+            fields | {"bags": [_fields(bag) for bag in view.bags]},
+            f"{rack.path}  {state}  {counted(len(view.bags), 'bag')}{size}",
+            *(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}" for bag in view.bags),
+        )
+        for stranger in () if options.json else view.strangers:
             note(f"tenure: {rack.path}/{printable(stranger)} is not on the log's grid: it does not exist")
     return 0
-
-
-def _rack_state(view: RackView) -> str:
-    if view.retained:
-        return "retained"
-    return view.state if view.pack_bytes is None else "packed"
 
 
 def _fields(view: BagView) -> dict[str, object]:
@@ -136,7 +131,13 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     target = parse_instant(options.to) if options.to else now.latest
     log = cluster.logs.opened(options.log)
     reached = log.horizon.refresh()
-    _refuse_far_ahead(options, target, target - now.latest)
+    ahead = target - now.latest
+    if ahead > parse_span(options.wait):
+        raise BadRequest(
+            "too-far-ahead",
+            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
+            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
+        )
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
         note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
     progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
@@ -146,16 +147,6 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     progress.done()
     fields = {"log": options.log, **instant_fields("horizon", horizon)}
     return present(options, "tenure.settle", fields, f"everything of {options.log} before {rfc3339(horizon)} is final")
-
-
-def _refuse_far_ahead(options: Namespace, target: Instant, ahead: Span) -> None:
-    """Raise BadRequest for an instant that the user cannot have meant to wait for."""
-    if ahead > parse_span(options.wait):
-        raise BadRequest(
-            "too-far-ahead",
-            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
-            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
-        )
 
 
 def _seal(cluster: Cluster, options: Namespace) -> int:
@@ -182,7 +173,6 @@ _NEWEST_RACKS = 144
 
 
 def pack(cluster: Cluster, options: Namespace) -> int:
-    """Pack the sealed racks of a log, the newest ones or all, and sweep their directories."""
     log = cluster.logs.opened(options.log)
     packer = Packer(cluster.context, log.grid, Authority(cluster.context, log.grid).sealer)
     chosen = sorted(racks_there(cluster.context.storage, log.grid))[0 if options.all else -_NEWEST_RACKS :]
@@ -211,7 +201,6 @@ def pack(cluster: Cluster, options: Namespace) -> int:
 
 
 def retain(cluster: Cluster, options: Namespace) -> int:
-    """Delete the packs of racks that ended more than so many days ago, or say which they are."""
     if options.days < 1:
         raise BadRequest(
             "bad-days", f"{options.days} days: a pack is kept for at least one", hint="use --days 1 or more"
@@ -239,7 +228,6 @@ def retain(cluster: Cluster, options: Namespace) -> int:
 
 
 def show_forecast(cluster: Cluster, options: Namespace) -> int:
-    """Say what the log costs in names (inodes) and bytes, if it goes on as it does."""
     grid = cluster.logs.opened(options.log).grid
     found = forecast(cluster.context, grid, options.days)
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"

@@ -33,7 +33,6 @@ def _story(clock: MachineClock, tell: Callable[[str], None]) -> Callable[[str], 
 
 
 def run_demo(options: Namespace) -> int:
-    """Run the whole demo; exit 0 if the promises held and the audit said what it had to."""
     if options.nodes < NODES_MIN:
         too_few = f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}"
         raise BadRequest("too-few-nodes", too_few, hint=f"--nodes {NODES_MIN} or more")

@@ -4,8 +4,6 @@ One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out
 its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on. The probe's other
 client is a process that answers one JSON object a line: over ssh on another machine, or here, on a second mount of the
 same export (``-o nosharecache``, or the mount of another network namespace). Nothing stays behind.
-
-Exit codes: 0 all is well; 1 something failed; 3 something could not be made sure of.
 """
 
 from __future__ import annotations
@@ -24,12 +22,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from appliance.cluster import node_time, time_sources
-from timeagent import VERSION, core
+from appliance.cluster import Cluster
+from timeagent import core
 from timeagent.clock import SystemClock
 from timeagent.console import Progress, argument, command, one_of, present, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
-from timeagent.keys import Verifier
 from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span, TimeInterval
 
@@ -65,14 +62,10 @@ from ..doctor.probes import TwoHands, probe_store
 from ..formats.birth import open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
 from ..lease.turn_log import Etcd
-from ..node.own_keys import OwnKeys, check_own_keys
-from ..node.record_watch import TrustWatch
-from ..node.records import Registers
-from ..node.releases import Releases
 from ..node.runtime import SHARED_MEMORY
-from ..node.settings import Settings, find_settings
+from ..node.settings import Settings
 from .clock import assumed_radius_ns, find_agent, machine_sources
-from .opening import JSON
+from .opening import JSON, releases_of
 
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
@@ -165,9 +158,6 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
     return result[0]
 
 
-# ---- the mount ----
-
-
 def _directory(path: Path) -> list[HealthCheck]:
     found = judge_directory(path)
     mount = mount_of(path.resolve())
@@ -224,9 +214,6 @@ def _server_clock(path: Path) -> list[HealthCheck]:
     return [judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
 
 
-# ---- the machine ----
-
-
 def _user() -> list[HealthCheck]:
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
@@ -267,25 +254,25 @@ def _randomness() -> list[HealthCheck]:
     return [judge_randomness(ready=True)]
 
 
-# ---- the node, where this machine has joined ----
-
-
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     storage = PosixStorage(path)
     if not storage.look(".", [MARKER]):
         return [passed("root", "no root yet: tenure init makes one of an empty directory")]
-    marker = read_marker(storage, path)
-    found = [passed("root", f"cluster {marker.cluster_id.hex()[:12]}")]
+    found = [passed("root", f"cluster {read_marker(storage, path).cluster_id.hex()[:12]}")]
     try:
-        settings = find_settings(marker.cluster_id, path, node_dir)
+        cluster = Cluster.open(path, node_dir=node_dir, allow_root=True)  # reads the key files, and their modes
     except BadConfiguration as problem:
         if problem.code != "not-joined":
             raise
         return [*found, unsure("node", problem.message, problem.hint)]
-    registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
-    check_own_keys(registers, settings)  # reads the key files, and their modes
-    found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
-    return found + _etcd(settings) + _addresses(settings, registers)
+    with cluster:
+        settings, others = cluster.settings, releases_of(cluster)
+        found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
+        found += _etcd(settings)
+        if (at := settings.listen) is not None:
+            found.append(judge_listening(str(at), _bind_problem(at.host, at.port)))
+        others.look()
+        return found + others.checks()
 
 
 def _etcd(settings: Settings) -> list[HealthCheck]:
@@ -323,31 +310,11 @@ def _stores(path: Path) -> list[HealthCheck]:
     return found
 
 
-def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
-    found = []
-    if settings.listen is not None:
-        found.append(judge_listening(str(settings.listen), _bind_problem(settings.listen.host, settings.listen.port)))
-    keys = OwnKeys(settings)
-    policy = registers.newest_policy()
-    sources = time_sources(SystemClock(), policy)
-    time = node_time(settings, keys, registers.cluster_id, policy, sources)
-    trust = TrustWatch(registers, time)
-    others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, VERSION)
-    others.look()
-    return [*found, *others.checks()]
-
-
-def _connects(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
-
-
 def _bind_problem(host: str, port: int) -> str | None:
     """Return why nobody could listen there; None where one can, or somebody answers already."""
-    if _connects("127.0.0.1" if host in ("0.0.0.0", "::") else host, port):  # noqa: S104 - compared
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
+    with contextlib.suppress(OSError):
+        socket.create_connection((here, port), _CONNECT_S).close()
         return None
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

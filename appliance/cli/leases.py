@@ -26,11 +26,11 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, ShardUnavailable
-from timeagent.units import MS, SECOND, Instant, Span, TimeInterval, parse_span, rfc3339, span_text
+from timeagent.units import MS, SECOND, Instant, Span, parse_span, rfc3339, span_text
 
 from ..formats.lease import Holder, LeaseOutcome, Mode
 from ..formats.shardmap import shard_text
-from ..formats.witness import Witness
+from ..formats.witness import SessionWitness, Witness
 from ..lease.wire import LeaseView, lease_fields
 from ..single_leases import NO_PROCESS, ByHand
 from .opening import cluster_command
@@ -158,7 +158,11 @@ def run_watch(cluster: Cluster, options: Namespace) -> int:
                 if not answered and not views and not options.json:
                     say(f"{options.domain}: nobody has it")
                 for what, view in changes(before, views):
-                    _show_change(what, view, options, time.now().midpoint)
+                    now, queue = time.now().midpoint, f", {view.waiting} waiting" if view.waiting else ""
+                    stands = f"fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}"
+                    fields = {"what": what, **instant_fields("seen", now), **lease_fields(view)}
+                    line = f"{rfc3339(now)}  {what}  {view.mode}  {_who(view)}  {stands}"
+                    present(options, "tenure.lease-change", fields, line)
                 before, answered, silent = views, True, False
             if until is not None and time.boot_ns() >= until:
                 return 0 if answered else ShardUnavailable.exit_status
@@ -184,13 +188,6 @@ def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator
             yield "renewed", view
         elif known.waiting != view.waiting:
             yield "waiting", view
-
-
-def _show_change(what: str, view: LeaseView, options: Namespace, now: int) -> None:
-    queue = f", {view.waiting} waiting" if view.waiting else ""
-    until = f"fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}"
-    fields = {"what": what, **instant_fields("seen", now), **lease_fields(view)}
-    present(options, "tenure.lease-change", fields, f"{rfc3339(now)}  {what}  {view.mode}  {_who(view)}  {until}")
 
 
 NEW_SESSION: Final = "new"
@@ -259,20 +256,20 @@ def _renew(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     if view is None or now.surely_past(view.expiry_ns):
         return _over(options, view)
     term = _term(cluster, options)
-    if view.session_id is not None:
-        return _renew_session(hand, view, term, now, options)
     witness = hand.renew(view, term)
     if witness is None:
         return _over(options)
-    return _shown(witness, hand.granted_ns(term, now, witness.expiry_ns), options)
+    granted_ns = hand.granted_ns(term, now, witness.expiry_ns)
+    if isinstance(witness, SessionWitness):
+        return _all(view, witness, granted_ns, options)
+    return _shown(witness, granted_ns, options)
 
 
-def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval, options: Namespace) -> int:
-    """Renew the session lease, and with it every lease under it."""
-    witness = hand.renew_session(view, term)
-    if witness is None or view.correlation_id in witness.ended:
+def _all(view: LeaseView, witness: SessionWitness, granted_ns: Span, options: Namespace) -> int:
+    """Show that a session lease was renewed, and with it every lease under it."""
+    if view.correlation_id in witness.ended:
         return _over(options)
-    terms = _term_fields(options, hand.granted_ns(term, now, witness.expiry_ns))
+    terms = _term_fields(options, granted_ns)
     session = witness.session_id.hex()
     fields = {"domain": view.domain, "session_id": session} | instant_fields("expiry", witness.expiry_ns) | terms
     words = f"{view.domain}: held with all under session {session}, until {rfc3339(witness.expiry_ns)}"
@@ -289,7 +286,7 @@ def _relinquish(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
             f"the lease on {view.domain!r} is under no session lease",
             hint="leave out --whole-session: it is given back alone",
         )
-    outcome = hand.drop_session(view) if options.whole_session else hand.relinquish(view)
+    outcome = hand.relinquish(view, whole_session=options.whole_session)
     if now.surely_past(view.expiry_ns):
         return _over(options, view)  # given back all the same: who comes next need not wait for it
     if outcome is LeaseOutcome.UNKNOWN:
@@ -383,7 +380,6 @@ def _mode(help_text: str) -> Argument:
 
 
 def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
-    """Return a verb about a lease that no process keeps."""
 
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, ByHand(cluster, random.Random(os.urandom(32))), options)  # noqa: S311 - names, seeded so

@@ -244,7 +244,6 @@ def run_read(options: Namespace) -> int:
 
 
 def run_tail(cluster: Cluster, options: Namespace) -> int:
-    """Print messages as they become final, until it is interrupted."""
     with ExitStack() as until_the_end:
         log = cluster.logs.opened(options.log)
         if options.begin == "now":
@@ -395,7 +394,6 @@ def _prune_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
 
 
 def _on_view(help_text: str, work: Callable[[Cluster, View[Any], Namespace], int], *own: Argument) -> Command:
-    """Return a verb about one view."""
 
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, View(cluster.context, cluster.logs, named_fold(options.view, options.fold)), options)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from timeagent.console import Argument, Command, argument, command
+from timeagent import VERSION
+from timeagent.console import Argument, Command, argument, command, note
 
 if TYPE_CHECKING:
     from appliance.bag.roots import Root
     from appliance.cluster import Cluster
     from appliance.node.records import Registers
+    from appliance.node.releases import Releases
     from timeagent.keys import Signer
 
     from ..bag.ports import Storage
@@ -52,7 +54,6 @@ def named_root(options: argparse.Namespace) -> Root:
 
 
 def open_cluster(options: argparse.Namespace) -> Cluster:
-    """Open the cluster that the options name. Raises what Cluster.open raises."""
     from appliance.cluster import Cluster
 
     return Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
@@ -61,7 +62,6 @@ def open_cluster(options: argparse.Namespace) -> Cluster:
 def cluster_command(
     summary: str, work: Callable[[Cluster, argparse.Namespace], int], *arguments: Argument, repeated: bool = False
 ) -> Command:
-    """Return a command that opens the cluster its options name, and works on it."""
 
     def run(options: argparse.Namespace) -> int:
         with open_cluster(options) as cluster:
@@ -79,6 +79,23 @@ def registers_at(storage: Storage, root: Root) -> Registers:
 
     marker = read_marker(storage, root)
     return Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+
+
+def releases_of(cluster: Cluster, own: str = VERSION) -> Releases:
+    """Return what asks every node that has an address which release it runs: ``look`` blocks for some seconds."""
+    from appliance.node.releases import Releases
+
+    trust = cluster.watch_trust()
+    return Releases(cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, own)
+
+
+def note_skew(known: Mapping[str, str | None]) -> bool:
+    """Return whether nodes run different releases, and say so."""
+    from appliance.node.releases import in_words, skewed
+
+    if skewed(known):
+        note(f"tenure: nodes run different releases: {in_words(known)}")
+    return skewed(known)
 
 
 def stop_on_signals(interrupted: Event | None = None) -> Event:

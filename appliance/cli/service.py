@@ -7,6 +7,7 @@ own user for what is done on the mount, and the superuser again for the units.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -14,7 +15,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
@@ -52,14 +52,10 @@ def instance(root: Path) -> str:
     return escaped or "-"
 
 
-def node_unit(root: Path) -> str:
-    return f"tenure-node@{instance(root)}.service"
-
-
 def units(root: Path) -> list[str]:
     """Return all units for a root: time agent, node, and the target that holds both."""
     name = instance(root)
-    return [f"tenure-time@{name}.service", node_unit(root), f"tenure@{name}.target"]
+    return [f"tenure-time@{name}.service", f"tenure-node@{name}.service", f"tenure@{name}.target"]
 
 
 def is_there() -> bool:
@@ -76,7 +72,7 @@ def switch_off(root: Path) -> None:
     """Stop the units in good order, and start them no more. Idempotent. Raises Environment."""
     names = units(root)
     _systemctl("disable", "--quiet", *names)
-    _run("kill", "--signal=SIGINT", node_unit(root))  # it drains: nobody goes on here with its leases
+    _systemctl("kill", "--signal=SIGINT", names[1], check=False)  # it drains: nobody goes on here with its leases
     _systemctl("stop", *reversed(names))
 
 
@@ -96,19 +92,9 @@ def restart(root: Path) -> None:
     _systemctl("start", target)
 
 
-def _systemctl(*words: str) -> None:
-    done = _run(*words)
-    if done.returncode:
-        raise Environment(
-            "systemd",
-            f"systemctl {' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}",
-            hint="systemctl status and journalctl -u say why; as the superuser? --no-systemd leaves the units alone",
-        )
-
-
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
+def _systemctl(*words: str, check: bool = True) -> None:
     try:
-        return subprocess.run(  # noqa: S603 - words of ours
+        done = subprocess.run(  # noqa: S603 - words of ours
             ["systemctl", "--no-ask-password", *words],  # noqa: S607 - wherever this machine has it
             capture_output=True,
             text=True,
@@ -117,14 +103,12 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Environment("systemd", f"systemctl {words[0]}: {problem}", hint="--no-systemd") from None
-
-
-def has_user() -> bool:
-    try:
-        pwd.getpwnam(USER)
-    except KeyError:
-        return False
-    return True
+    if check and done.returncode:
+        raise Environment(
+            "systemd",
+            f"systemctl {' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}",
+            hint="systemctl status and journalctl -u say why; as the superuser? --no-systemd leaves the units alone",
+        )
 
 
 def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
@@ -133,7 +117,10 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
     ``allow_root``: as the superuser all the same. A process of its own does it, which gives up what the superuser may.
     Blocks until it ends.
     """
-    if allow_root or os.geteuid() != 0 or not has_user():
+    user = None
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwnam(USER)
+    if allow_root or os.geteuid() != 0 or user is None:
         return work()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -142,7 +129,6 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 70
     try:
-        user = pwd.getpwnam(USER)
         os.initgroups(USER, user.pw_gid)
         os.setgid(user.pw_gid)
         os.setuid(user.pw_uid)
@@ -184,8 +170,6 @@ class _Line(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What a daemon says at CHECKS_PATH."""
-
     release: str
     checks: list[_Line]
 
@@ -206,7 +190,7 @@ class _Connection(HTTPConnection):
 def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes] | None:
     """Ask this machine's daemon by its door on tmpfs; None where none answers. Blocks for some seconds at most."""
     try:
-        with closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
+        with contextlib.closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.read()

@@ -1,12 +1,7 @@
-"""``tenure init``, ``join`` and ``leave``: set up a cluster, let machines in, and let them go.
+"""``tenure init``, ``join`` and ``leave``: set up a cluster, let machines in, and let them go (docs/operators.md).
 
-A node goes so: its shards are handed over, its daemon stops, its keys count no more.
-
-1. Its shards are moved to others, and nobody loses a lease by it. Needs the root key.
-2. Its units are switched off.
-3. The trust record revokes its keys, and names no address of it. Needs the root key.
-
-Each step may be repeated, and finds what was done. Without the root key it does the second, and says what remains.
+Each step of leaving may be repeated, and finds what was done. Without the root key it switches the units off, and says
+what remains.
 """
 
 from __future__ import annotations
@@ -27,14 +22,15 @@ from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
 from ..admin.membership import (
+    NOWHERE,
     Listen,
     ask,
-    check_known,
+    enroll,
     finish,
     given_away,
     has_left,
     heirs,
-    join_cluster,
+    load_root_key,
     prepared,
     read_marker,
     refuse_not_empty,
@@ -43,6 +39,7 @@ from ..admin.membership import (
     shards_of,
 )
 from ..admin.moving import moved
+from ..admin.trust import check_known
 from ..bag.ports import Storage
 from ..bag.roots import Root, storage_at
 from ..doctor.probes import refuse_unfit
@@ -65,7 +62,7 @@ def _node_name(options: Namespace) -> str:
     return options.node or socket.gethostname().split(".")[0].lower()
 
 
-def _listen(options: Namespace) -> Listen | None:
+def _listen(options: Namespace) -> Listen:
     """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach.
 
     Binds a port of the address for a moment: an address that this machine does not have would stop its daemon.
@@ -73,7 +70,7 @@ def _listen(options: Namespace) -> Listen | None:
     if options.listen is None:
         if options.address is not None:
             raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
-        return None
+        return NOWHERE
     at = parse_address(options.listen)
     reached_at = parse_address(options.address) if options.address else at
     if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
@@ -144,7 +141,6 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
 
 
 def _init(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
-    """Make a cluster of an empty directory; where it is made already, say what is there."""
     key_file = Path(options.root_key).absolute() if options.root_key else None
     if there is not None:
         policy = registers_at(storage, root).newest_policy()
@@ -197,28 +193,25 @@ def _founded(
 
 
 def _join(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
-    """Let this machine into a cluster; where it is in already, say so."""
     if there is not None:
         return _joined(options, there, already=True)
     if options.root_key is None:
         return _ask_and_wait(options, storage, root)
     now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
-    settings = join_cluster(storage, root, _node_name(options), key_file, now, _node_dir(options), _listen(options))
+    marker = read_marker(storage, root)
+    key, place = load_root_key(key_file, marker.root_key, root), _node_dir(options) or new_directory(marker.cluster_id)
+    settings = enroll(registers_at(storage, root), root, key, _node_name(options), now, place, _listen(options))
     code = _joined(options, settings)
     note(f"tenure: it has no shard yet; once it runs: tenure shards share {settings.node} --root-key {key_file}")
     return code
 
 
 def _joined(options: Namespace, settings: Settings, *, already: bool = False) -> int:
+    place = {"root": str(settings.root), "node": settings.node, "node_dir": str(settings.directory)}
     return present(
         options,
         "tenure.join",
-        {
-            "root": str(settings.root),
-            "node": settings.node,
-            "node_dir": str(settings.directory),
-            "already": already,
-        },
+        place | {"already": already},
         f"This machine is node {settings.node} of the cluster at {settings.root}{' already' * already}.",
         f"Settings and keys: {settings.directory}.",
     )
@@ -229,8 +222,8 @@ def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
     wait = parse_span(options.wait)
     place = _node_dir(options) or new_directory(marker.cluster_id)
-    request = prepared(place, node, listen.reached_at if listen else None)
-    settings = Settings(place, node, root, marker.root_key, None, {}, listen.at if listen else None)
+    request = prepared(place, node, listen.reached_at)
+    settings = Settings(place, node, root, marker.root_key, listen=listen.at)
     registers = registers_at(storage, root)
     if finish(registers, settings, request):
         return _joined(options, settings)
@@ -248,8 +241,6 @@ def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
 
 
 _LENGTHS: Final = {"span": "a bag's span", "grace": "a bag's grace", "rack": "a rack's length"}
-
-
 _ROOT: Final = argument("root_path ROOT", "the shared directory")
 _NO_SYSTEMD: Final = argument("--no-systemd", "leave this machine's units alone")
 
@@ -276,36 +267,34 @@ def run_leave(options: Namespace) -> int:
     root = named_root(options)
     options.root = str(root)
 
-    def on_the_mount(step: Callable[[Cluster | None, Namespace], int]) -> int:
-        return service.as_own_user(lambda: _with_cluster(step, options), allow_root=options.allow_root)
+    def on_the_mount(step: Callable[[Cluster, Namespace], int], nothing: Callable[[], int] = lambda: 0) -> int:
+        return service.as_own_user(lambda: _with_cluster(step, options, nothing), allow_root=options.allow_root)
 
     status = on_the_mount(_hand_over)
     if status == 0 and options.node is None:
         if isinstance(root, Path) and service.is_there() and options.node_dir is None and not options.no_systemd:
             service.switch_off(root)
         status = on_the_mount(_refuse_running)
-    return status or on_the_mount(_finish)
+    gone = {"node": options.node, "left": True, "shards": [], "remains": []}
+    return status or on_the_mount(_finish, lambda: present(options, "tenure.leave", gone))
 
 
-def _with_cluster(step: Callable[[Cluster | None, Namespace], int], options: Namespace) -> int:
-    """Open the cluster for a step; None, and a word about it, where this machine is no node of it."""
+def _with_cluster(step: Callable[[Cluster, Namespace], int], options: Namespace, nothing: Callable[[], int]) -> int:
+    """Open the cluster for a step; do ``nothing``, and say so, where this machine is no node of it."""
     try:
         cluster = open_cluster(options)
     except BadConfiguration as problem:
         if problem.code != "not-joined":
             raise
         note(f"tenure: {problem.message}: there is nothing to leave")
-        return step(None, options)
+        return nothing()
     with cluster:
         return step(cluster, options)
 
 
-def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
-    """Give the shards away, and wait until others run them."""
-    if cluster is None:
-        return 0
+def _hand_over(cluster: Cluster, options: Namespace) -> int:
     node = options.node or cluster.settings.node
-    check_known(cluster.registers, node)
+    check_known(cluster.registers.newest_trust().keys, node)
     if options.root_key is None:
         return 0
     key, newest = root_key(cluster, options), cluster.registers.newest_map()
@@ -338,10 +327,8 @@ def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
     return 0
 
 
-def _refuse_running(cluster: Cluster | None, _options: Namespace) -> int:
+def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
-    if cluster is None:
-        return 0
     runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
     if runtime.is_dir() and daemon_lock(runtime).is_held():
         raise TryAgain(
@@ -352,10 +339,8 @@ def _refuse_running(cluster: Cluster | None, _options: Namespace) -> int:
     return 0
 
 
-def _finish(cluster: Cluster | None, options: Namespace) -> int:
+def _finish(cluster: Cluster, options: Namespace) -> int:
     """Revoke the keys, and say what was not done."""
-    if cluster is None:
-        return present(options, "tenure.leave", {"node": options.node, "left": True, "shards": [], "remains": []})
     node = options.node or cluster.settings.node
     if options.root_key is not None and not has_left(cluster.registers, node):
         key = root_key(cluster, options)

@@ -25,7 +25,6 @@ from timeagent.keys import (
     take_up,
 )
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
-from timeagent.trust import KeyEntry
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..admin.membership import accept, asked, let_in
@@ -41,7 +40,6 @@ from ..admin.trust import (
 )
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
-from ..formats.policy import Policy
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
 
@@ -109,7 +107,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
         number = cluster.registers.newest_trust().number
         if there.address is not None:
             give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
-        return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
+        return _said(options, options.node, number, f"{options.node} is let in already.")
     request = asked(storage, options.node)
     if options.fingerprint is None:
         at = f"  at {request.address}" if request.address else ""
@@ -126,7 +124,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     number = accept(storage, cluster.registers, key, request, cluster.time.now().midpoint, options.fingerprint)
     if request.address is not None:
         give_share(cluster, key, options.node, parse_span(options.wait))
-    return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in.")
+    return _said(options, options.node, number, f"{options.node} is let in.")
 
 
 def _issue(cluster: Cluster, options: Namespace) -> int:
@@ -135,7 +133,7 @@ def _issue(cluster: Cluster, options: Namespace) -> int:
     now = cluster.time.now().midpoint
     number = issue(cluster.registers, key, options.node, publics, now, overlap_ns=_overlap(options))
     words = " and ".join(publics)
-    return _said(options, options.node, number, f"Trust record {number}: {options.node} has a new key for {words}.")
+    return _said(options, options.node, number, f"{options.node} has a new key for {words}.")
 
 
 def _rotate(cluster: Cluster, options: Namespace) -> int:
@@ -162,7 +160,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     take_up(directory, purposes)
     words = " and ".join(purposes)
     note("tenure: running processes take them up within seconds; those that get keys as credentials start again")
-    return _said(options, node, number, f"Trust record {number}: {node} uses a new key for {words}.")
+    return _said(options, node, number, f"{node} uses a new key for {words}.")
 
 
 def _revoke(cluster: Cluster, options: Namespace) -> int:
@@ -170,19 +168,24 @@ def _revoke(cluster: Cluster, options: Namespace) -> int:
     from_ns = parse_instant(options.instant) if options.instant else cluster.time.now().midpoint
     what = f"no key of {options.node} counts"
     if options.key:
-        entry = _entry_named(cluster, options.node, options.key)
+        known = cluster.registers.newest_trust().keys
+        check_known(known, options.node)
+        entry = next((e for e in known if e.node == options.node and fingerprint(e.public) == options.key), None)
+        if entry is None:
+            hint = "tenure trust ls shows fingerprints"
+            raise NotTrusted("no-such-key", f"node {options.node} has no key {options.key}", hint=hint)
         number = revoke_keys(cluster.registers, key, [entry.public], from_ns)
         what = f"the {entry.purpose} key {options.key} of {options.node} does not count"
     else:
         number = revoke_node(cluster.registers, key, options.node, from_ns)
-    return _said(options, options.node, number, f"Trust record {number}: {what} from {rfc3339(from_ns)} on.")
+    return _said(options, options.node, number, f"{what} from {rfc3339(from_ns)} on.")
 
 
 def _move(cluster: Cluster, options: Namespace) -> int:
     address = None if options.address == "none" else parse_address(options.address)
     number = move_node(cluster.registers, root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
-    return _said(options, options.node, number, f"Trust record {number}: {options.node} {where}.")
+    return _said(options, options.node, number, f"{options.node} {where}.")
 
 
 def _delegate(options: Namespace) -> int:
@@ -209,7 +212,7 @@ def _delegate(options: Namespace) -> int:
 
 
 def _said(options: Namespace, node: str, number: int, text: str) -> int:
-    return present(options, "tenure.trust-changed", {"number": number, "node": node}, text)
+    return present(options, "tenure.trust-changed", {"number": number, "node": node}, f"Trust record {number}: {text}")
 
 
 def _overlap(options: Namespace) -> int:
@@ -239,16 +242,6 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
     if not publics:
         raise BadRequest("no-public-line", f"{path} holds no key", hint="tenure trust rotate prints such lines")
     return publics
-
-
-def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
-    """Return the entry of a node's key. Raises BadRequest, NotTrusted where the newest trust record has no such."""
-    known = cluster.registers.newest_trust().keys
-    check_known(known, node)
-    for entry in known:
-        if entry.node == node and fingerprint(entry.public) == name:
-            return entry
-    raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="tenure trust ls shows fingerprints")
 
 
 _NUMBERS: Final = {
@@ -282,7 +275,10 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
             "no-such-policy", f"there is no policy {number}", hint=f"they are numbered from 1 to {newest.number}"
         )
     policy = cluster.registers.policy(number)
-    derived = _derived(policy)
+    derived = {
+        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
+        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
+    }
     return present(
         options,
         "tenure.policy",
@@ -294,13 +290,6 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
         *(f"  {_option(name):16}  {span_text(getattr(policy, name)):>9}  {what}" for name, what in _NUMBERS.items()),
         *(f"  {word:16}  {span_text(span):>9}  {what}" for word, (span, what) in derived.items()),
     )
-
-
-def _derived(policy: Policy) -> dict[str, tuple[int, str]]:
-    return {
-        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
-        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
-    }
 
 
 def _set_policy(cluster: Cluster, options: Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
@@ -79,11 +79,9 @@ class Node:
         self.desk = LeaseDesk(cluster.session, time, cluster.policy)
         """What hands out sub-leases."""
         self._door: TlsListener | None = None
-        self._door_thread: Thread | None = None
         self._webs: list[HttpServer] = []
-        self._writer: NodeWriterServer | None = None
-        self._close_doors: Callable[[], None] = lambda: None
         self._only: LocalLock | None = None
+        self._until_stop, self._until_close = ExitStack(), ExitStack()
         self._said: tuple[str, int] = ("", 0)
         self._trusted_ns = 0
         self.awaited: dict[int, str] = {}
@@ -107,10 +105,12 @@ class Node:
             why = self._begun_or_awaited(shard)
             if why is not None:
                 self.awaited[shard] = why
-        self._start_writer()
-        self._open_doors()
+        writer = self._start_writer()
+        door = self._open_doors()
         self._failover.start()
-        self._mind_threads()
+        watches = [each.thread for each in (self._cluster.watch_trust(), self._cluster.maps, self._cluster.policy)]
+        threads = [*watches, self._failover.thread, self._releases.thread, *(web.thread for web in self._webs), door]
+        self._observed.threads = lambda: [*threads, *writer.threads]
         self._notifier.ready(self._status())
         return sorted(routes.host.everything())
 
@@ -134,7 +134,8 @@ class Node:
         """Where people are answered, beside the door on tmpfs if the settings say so; None before start()."""
         return self._webs[-1].place if self._webs else None
 
-    def _open_doors(self) -> None:
+    def _open_doors(self) -> Thread | None:
+        """Return the thread of the door for other nodes."""
         cluster, settings = self._cluster, self._cluster.settings
         host, runtime = cluster.routes.host, cluster.routes.runtime
         trust = cluster.watch_trust()
@@ -145,33 +146,31 @@ class Node:
                 self._failover.asked_for(shard)
             return None if hosted is None else hosted.server
 
+        thread = None
         if settings.listen is not None:
             version = self._releases.own
             ends = tls.OwnEnds(
                 lambda key: tls.server_context(key, tls.certificate(key.public, release=version)), cluster.keys.tls
             )
             self._door = TlsListener(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
-            self._door_thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
-            self._door_thread.start()
+            thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
+            thread.start()
+            self._until_close.callback(thread.join)
+            self._until_close.callback(self._door.stop)
         self._releases.start()
-        collector = NodeCollector(cluster, self._observed, self._releases, self._door, self._webs, self.desk)
-        shown = pages(self._observed, cluster.maps, self._releases.own, lambda: exposition(collector))
+        collector = NodeCollector(self._observed, self._door, self._webs, self.desk)
+        shown = pages(self._observed, lambda: exposition(collector))
 
         def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
             return shown[path](query) if path in shown else None
 
         # Commands look for the daemon on tmpfs, wherever else it answers.
         for place in dict.fromkeys([runtime / HTTP_SOCKET, settings.http or runtime / HTTP_SOCKET]):
-            self._webs.append(HttpServer(place, answer, cluster.time, group_id(settings.group), AT_ONCE))
-            self._webs[-1].start()
-
-    def _mind_threads(self) -> None:
-        """Have this daemon end, and say so, where one of its threads ends before it is told to."""
-        cluster, writer = self._cluster, self._writer
-        assert writer is not None
-        watches = [each.thread for each in (cluster.watch_trust(), cluster.maps, cluster.policy)]
-        threads = [*watches, self._failover.thread, self._releases.thread, *(web.thread for web in self._webs)]
-        self._observed.threads = lambda: [*threads, *writer.threads, self._door_thread]
+            web = HttpServer(place, answer, cluster.time, group_id(settings.group), AT_ONCE)
+            self._webs.append(web)
+            self._until_close.callback(web.close)
+            web.start()
+        return thread
 
     def stopping(self, *, drains: bool) -> str:
         """Begin no shard any more; return what is done from now on, which the supervisor is told too.
@@ -195,11 +194,7 @@ class Node:
     def close(self) -> None:
         """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
         self.stop()
-        for web in self._webs:
-            web.close()
-        if self._door is not None and self._door_thread is not None:
-            self._door.stop()
-            self._door_thread.join()
+        self._until_close.close()
 
     def _status(self) -> str:
         wrong = [check.words for check in not_well(self._observed.checks())]
@@ -239,7 +234,10 @@ class Node:
                 del self.awaited[shard]
                 begun(shard)
             self._pulse.beat("pace")
-            self._check_reached()
+            if self._only is not None and not self._only.is_there():
+                what = f"somebody removed files in {self._cluster.routes.runtime}: applications do not find this daemon"
+                hint = "start the node again, and see who removes files there (systemd: RemoveIPC=)"
+                raise Environment("runtime-gone", what, hint=hint)
             for why in self._observed.ended():
                 raise ShardUnavailable("thread-ended", f"{why}; the log says why", hint="start the node again")
             for shard, why in self._cluster.routes.host.broken().items():
@@ -260,21 +258,13 @@ class Node:
             self._cluster.routes.host.drains = True  # nobody goes on here with what it keeps
             raise self._cluster.keys.not_trusted(why)
 
-    def _check_reached(self) -> None:
-        """Raise Environment where applications, who look for the daemon on tmpfs, cannot find it there any more."""
-        if self._only is not None and not self._only.is_there():
-            raise Environment(
-                "runtime-gone",
-                f"somebody removed files in {self._cluster.routes.runtime}: applications do not find this daemon",
-                hint="start the node again, and see who removes files there (systemd: RemoveIPC=)",
-            )
-
     def _be_the_only_one(self) -> None:
         """Take the daemon's lock, held until stop(). Applications look at it, each for an instant."""
         lock = daemon_lock(self._cluster.routes.runtime)
         for _ in range(LOCK_TRIES):
             if lock.try_acquire():
                 self._only = lock
+                self._until_stop.callback(lock.release)
                 return
             self._cluster.time.sleep(LOCK_PAUSE_NS)
         raise Environment(
@@ -299,20 +289,22 @@ class Node:
             else:
                 return
 
-    def _start_writer(self) -> None:
+    def _start_writer(self) -> NodeWriterServer:
         """Batch what the processes of this machine write, and hand out sub-leases to them."""
         cluster, settings = self._cluster, self._cluster.settings
         socket = writer_socket(cluster.routes.runtime)
-        self._writer = NodeWriterServer(
+        writer = NodeWriterServer(
             cluster.node_writer(), socket, desk=lambda accepted, asked: self.desk.serve(DeskConnection(accepted), asked)
         )
-        self._writer.start()
+        self._until_stop.callback(writer.stop)
+        writer.start()
         usual = settings.directory in node_directories(cluster.registers.cluster_id)
         users, root = str(user_directory()), str(cluster.root)
         doors = [door(users, root, str(settings.directory)), door(users, root, None) if usual else None]
         known = [each for each in doors if each is not None]
         open_doors(known, socket)
-        self._close_doors = partial(close_doors, known, socket)
+        self._until_stop.callback(close_doors, known, socket)
+        return writer
 
     def stop(self) -> None:
         """Wait until the sub-leases are over, write and answer what the writer was handed, and end it. Idempotent.
@@ -321,12 +313,4 @@ class Node:
         """
         self._begin_nothing()
         self.desk.stop()
-        try:
-            if self._writer is not None:
-                self._close_doors()
-                self._writer.stop()
-        finally:
-            self._writer = None
-            if self._only is not None:
-                self._only.release()
-                self._only = None
+        self._until_stop.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -44,7 +45,6 @@ from ..lease.listeners import TlsListener
 from ..lease.transport import UnixTransport
 from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, LeaseView, ShardNumbers, lease_fields, shard_fields
 from ..node.hosted_shard import HostedShard
-from ..node.record_watch import MapWatch
 from ..node.releases import Releases, skewed
 from ..node.runtime import CHECKS_PATH, kept_by, shard_socket
 from .http import JSON, HttpAnswer, HttpServer
@@ -65,15 +65,12 @@ LEASES_SHOWN_MAX: Final = 10_000
 class Observed:
     """One node, as it is seen from outside. Thread-safe."""
 
-    def __init__(self, cluster: Cluster, others: Releases) -> None:
-        """Look at nothing yet. ``others``: who asks the other nodes."""
+    def __init__(self, cluster: Cluster, releases: Releases) -> None:
+        """Look at nothing yet. ``releases``: asks the other nodes."""
+        self.cluster = cluster
+        self.releases = releases
         self._host = cluster.routes.host
-        self._maps = cluster.maps
-        self._node = cluster.settings.node
-        self._time = cluster.time
-        self._policy = cluster.policy
         self._runtime = cluster.routes.runtime
-        self._others = others
         self._room: tuple[Room, Instant] | None = None
         self.stopping = False
         self.threads: Callable[[], Sequence[Thread | None]] = tuple
@@ -82,8 +79,8 @@ class Observed:
     @property
     def own_shards(self) -> list[int]:
         """Return the shards that the map gives to this node, and those of others that run here."""
-        newest = self._maps.newest
-        owned = {shard for shard in newest.shards if newest.owner_of(shard) == self._node}
+        newest = self.cluster.maps.newest
+        owned = {shard for shard in newest.shards if newest.owner_of(shard) == self.cluster.settings.node}
         return sorted(owned | set(self._host.everything()))
 
     def see_mount(self, root: Root) -> None:
@@ -94,7 +91,7 @@ class Observed:
         if not isinstance(root, Path):
             return
         with contextlib.suppress(OSError):
-            self._room = room_of(root), self._time.boot_ns()
+            self._room = room_of(root), self.cluster.time.boot_ns()
 
     def running(self) -> list[HealthCheck]:
         """Return of each shard that runs here whether it goes round. One that does not is mended by a restart."""
@@ -103,7 +100,7 @@ class Observed:
         for shard in self.own_shards:
             hosted = self._host.hosted(shard)
             if hosted is not None:
-                still = self._time.boot_ns() - hosted.server.counts.looped_ns
+                still = self.cluster.time.boot_ns() - hosted.server.counts.looped_ns
                 found.append(judge_own_shard(shard, hosted.ended(), still if still > STILL_NS else 0))
         return found
 
@@ -126,16 +123,16 @@ class Observed:
                 failed("keys", f"no shard may run with these keys: {why}", "tenure trust rotate makes the next")
             )
         found += self._tmpfs()
-        allowed = self._policy.radius_ns_max
+        allowed = self.cluster.policy.radius_ns_max
         try:
-            found.append(judge_clock(self._time.now().radius, "", "as this node knows it", allowed))
+            found.append(judge_clock(self.cluster.time.now().radius, "", "as this node knows it", allowed))
         except BadTime as problem:
             found.append(judge_clock(None, problem.message, "", allowed))
         if self._room is not None:
             room, seen_ns = self._room
-            silent = self._time.boot_ns() - seen_ns
+            silent = self.cluster.time.boot_ns() - seen_ns
             found += [judge_mount(silent if silent > STILL_NS else None), *judge_space(room)]
-        return found + self._others.checks()
+        return found + self.releases.checks()
 
     def room_bytes(self) -> int:
         """Return what is left on the tmpfs of the shards; 0 where that cannot be said."""
@@ -158,7 +155,7 @@ class Observed:
         """Ask a shard of this node for a page. Raises ShardUnavailable."""
         if self._host.hosted(shard) is None:
             raise ShardUnavailable("not-running", f"shard {shard_text(shard)} does not run here now")
-        line = UnixTransport(shard_socket(self._runtime, shard), self._time)
+        line = UnixTransport(shard_socket(self._runtime, shard), self.cluster.time)
         try:
             (reply,) = line.call([Inspect(after_domain=after, leases_max=leases_max)], ASK_NS)
         finally:
@@ -184,16 +181,9 @@ class Observed:
                 return found, page.more
 
 
-def pages(
-    observed: Observed, maps: MapWatch, release: str, metrics: Callable[[], HttpAnswer]
-) -> Mapping[str, Callable[..., HttpAnswer]]:
+def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str, Callable[..., HttpAnswer]]:
     """Return what is at the read-only door, by path."""
-
-    def health(_: Mapping[str, str]) -> HttpAnswer:
-        return _verdict(observed.running())
-
-    def readiness(_: Mapping[str, str]) -> HttpAnswer:
-        return _verdict(observed.checks())
+    maps, release = observed.cluster.maps, observed.releases.own
 
     def checks(_: Mapping[str, str]) -> HttpAnswer:
         return _json(CHECKS_SCHEMA, {"release": release, "checks": [each.fields() for each in observed.checks()]})
@@ -222,8 +212,8 @@ def pages(
         return _json("tenure.leases", {"shards": shown})
 
     return {
-        "/healthz": health,
-        "/readyz": readiness,
+        "/healthz": lambda _: _verdict(observed.running()),
+        "/readyz": lambda _: _verdict(observed.checks()),
         CHECKS_PATH: checks,
         "/v1/shards": shards,
         "/v1/leases": leases,
@@ -275,55 +265,44 @@ def _labelled(values: _Values) -> Iterable[tuple[Sequence[str], float]]:
     return [((), values)] if isinstance(values, int | float) else values
 
 
+@dataclass(frozen=True, eq=False)
 class NodeCollector(Collector):
     """Gathers one node's numbers. What has no answer now is left out, never zero."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        observed: Observed,
-        releases: Releases,
-        door: TlsListener | None,
-        webs: Sequence[HttpServer],
-        desk: LeaseDesk,
-    ) -> None:
-        """Take what is asked. ``webs``: the doors that show this, ``desk``: what lends leases."""
-        self._cluster = cluster
-        self._observed = observed
-        self._releases = releases
-        self._door = door
-        self._webs = webs
-        self._desk = desk
+    observed: Observed
+    door: TlsListener | None
+    webs: Sequence[HttpServer]
+    """The doors that show this."""
+    desk: LeaseDesk
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Asks each shard of this node once, for a bounded time."""
-        observed = self._observed
+        observed, cluster = self.observed, self.observed.cluster
         checks, running = observed.checks(), observed.running()
-        names = {"node": self._cluster.settings.node, "version": self._releases.own}
+        names = {"node": cluster.settings.node, "version": observed.releases.own}
         yield InfoMetricFamily("tenure_node", "This node.", value=names)
         yield _gauge("tenure_node_healthy", "1 if every loop goes round.", worst(running) is not CheckVerdict.FAIL)
         yield _gauge("tenure_node_ready", "1 if leases can be asked for.", worst(checks) is not CheckVerdict.FAIL)
         judged = [((check.name, check.verdict), 1) for check in checks]
         yield _gauge("tenure_check", "1 for how a thing is; /readyz says why.", judged, "check", "verdict")
         with contextlib.suppress(BadTime):
-            radius = self._cluster.time.now().radius / SECOND
+            radius = cluster.time.now().radius / SECOND
             yield _gauge("tenure_time_radius_seconds", "How well the time is known here.", radius)
         yield _gauge("tenure_tmpfs_free_bytes", "Room for what shards remember.", observed.room_bytes())
-        yield _gauge("tenure_policy_record_number", "The newest policy known here.", self._cluster.policy.newest.number)
-        ends = {
-            purpose: key.end_ns / SECOND for purpose, key in self._cluster.keys.keys.items() if key.end_ns is not None
-        }
+        yield _gauge("tenure_policy_record_number", "The newest policy known here.", cluster.policy.newest.number)
+        keys = cluster.keys.keys
+        ends = {purpose: key.end_ns / SECOND for purpose, key in keys.items() if key.end_ns is not None}
         what = "Until when a key counts that is in use here."
         yield _gauge("tenure_key_end_timestamp_seconds", what, ends, "purpose")
         yield from self._nodes()
         yield from self._shards()
-        yield from _running(self._cluster.routes.host.everything())
+        yield from _running(cluster.routes.host.everything())
         yield from self._doors()
-        yield _counter("tenure_sub_leases", "Sub-leases handed out.", self._desk.handed_out)
-        yield _counter("tenure_sub_lease_grants", "Leases taken for those.", self._desk.leases)
+        yield _counter("tenure_sub_leases", "Sub-leases handed out.", self.desk.handed_out)
+        yield _counter("tenure_sub_lease_grants", "Leases taken for those.", self.desk.leases)
 
     def _nodes(self) -> Iterator[Metric]:
-        known = self._releases.known
+        known = self.observed.releases.known
         up = {node: release is not None for node, release in known.items()}
         runs = {(node, release): 1 for node, release in known.items() if release is not None}
         yield _gauge("tenure_peer_up", "1 if the node answered when last asked.", up, "peer")
@@ -331,7 +310,7 @@ class NodeCollector(Collector):
         yield _gauge("tenure_version_skew", "1 if nodes run different releases.", skewed(known))
 
     def _shards(self) -> Iterator[Metric]:
-        asked = {shard: self._observed.numbers(shard) for shard in self._observed.own_shards}
+        asked = {shard: self.observed.numbers(shard) for shard in self.observed.own_shards}
         up = {shard: numbers is not None for shard, numbers in asked.items()}
         yield _gauge("tenure_shard_up", "1 if the shard answers.", up, "shard")
         told = {shard: numbers for shard, numbers in asked.items() if numbers is not None}
@@ -349,14 +328,14 @@ class NodeCollector(Collector):
         yield _counter("tenure_shard_ledger_blocks_lost", what, lost, "shard")
 
     def _doors(self) -> Iterator[Metric]:
-        trust, door = self._cluster.watch_trust(), self._door
+        trust, door = self.observed.cluster.watch_trust(), self.door
         yield _gauge("tenure_trust_record_number", "The newest trust record known here.", trust.number)
         what = "Looks for a newer trust record that failed."
         yield _counter("tenure_trust_look_failures", what, trust.failures)
         if door is not None:
             yield _counter("tenure_door_let_in", "Connections let in by TCP.", door.let_in)
             yield _counter("tenure_door_refused", "Connections refused by TCP, by reason.", door.refused, "reason")
-        answered = sum((web.answered.copy() for web in self._webs), Counter())
+        answered = sum((web.answered.copy() for web in self.webs), Counter())
         yield _counter("tenure_http_answers", "Answers at the read-only doors, by status.", answered, "status")
 
 
@@ -411,7 +390,6 @@ def _running(hosted: Mapping[int, HostedShard]) -> Iterator[Metric]:
 
 
 def exposition(collector: NodeCollector) -> HttpAnswer:
-    """Return what Prometheus reads: the text format, version 0.0.4."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return HttpAnswer(200, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)

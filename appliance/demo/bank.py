@@ -18,7 +18,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -51,17 +51,8 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
     amount: int
 
 
-_decoder = msgspec.json.Decoder(Opening | Transfer)
-
-
-def decode_entry(payload: bytes) -> Opening | Transfer:
-    """Read a message. Raises msgspec.DecodeError for what is none of the bank's."""
-    entry: Opening | Transfer = _decoder.decode(payload)
-    return entry
-
-
-def encode(entry: Opening | Transfer) -> bytes:
-    return msgspec.json.encode(entry)
+decode_entry: Final = msgspec.json.Decoder(Opening | Transfer).decode
+encode: Final = msgspec.json.encode
 
 
 class Balances(msgspec.Struct):
@@ -140,7 +131,6 @@ BALANCES: Final[Fold[Balances]] = Fold(
 
 
 def account(number: int) -> str:
-    """Return an account's name, which is also its domain."""
     return f"account/{number:02d}"
 
 
@@ -204,7 +194,8 @@ class Teller:
 
     def _acknowledge(self, transfer: Transfer, leases: Leases, waited_ns: int) -> None:
         self._journal.write(transfer.id.encode() + b"\n")
-        taken_over = [lease.domain for lease in leases if taken_from_the_dead(lease.signed)]
+        before = {lease.domain: lease.signed.witness().last_ended for lease in leases}
+        expired = [domain for domain, end in before.items() if end and end.outcome is LeaseOutcome.EXPIRED]
         say(
             event="acknowledged",
             id=transfer.id,
@@ -213,14 +204,8 @@ class Teller:
             target=transfer.target,
             amount=transfer.amount,
             waited_ms=waited_ns // MS,
-            after_expiry=taken_over,
+            after_expiry=expired,
         )
-
-
-def taken_from_the_dead(signed: Any) -> bool:  # noqa: ANN401 - a SignedWitness
-    """Whether the lease before this one ended because its holder did not come back."""
-    ended = signed.witness().last_ended
-    return ended is not None and ended.outcome is LeaseOutcome.EXPIRED
 
 
 def say(**fields: object) -> None:

@@ -85,7 +85,6 @@ class Director:
         return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
 
     def begin(self, fault: str | None) -> None:
-        """Start the daemons, open the accounts, start the tellers."""
         if fault == "early-grant":
             with self.open_cluster() as cluster:
                 self.machines[cluster.map.shard_of(EARLY_DOMAIN)].rogue_daemon = fault

@@ -203,7 +203,6 @@ class Machine:
         return lines
 
     def _start(self, role: str, module: str, *words: str) -> None:
-        """Start a process of this machine, and follow what it says."""
         place = ["--root", str(self.settings.root), "--node-dir", str(self.settings.directory)]
         stdin = subprocess.PIPE if role == "teller" else subprocess.DEVNULL
         with (self.settings.directory / "stderr.log").open("ab") as log:

@@ -68,7 +68,6 @@ def _writing_itself(cluster: Cluster) -> Cluster:
 
 
 def late_writer(root: str, node_dir: str) -> None:
-    """Write one message that appears after its bag was closed."""
     storage = paused_storage(root)
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True, storage=storage) as cluster,
@@ -84,7 +83,6 @@ def late_writer(root: str, node_dir: str) -> None:
 
 
 def forged_witness(root: str, node_dir: str) -> None:
-    """Write one message under a witness that no shard signed."""
     stamping = appliance.session.stamping
     stamping._refuse_untrusted = lambda *_: None  # noqa: SLF001 - a forger does not ask
     stamping.FrameStamper._judging = lambda self, records, *_: self._records.policy(records.numbers.policy)  # type: ignore[method-assign]  # noqa: SLF001 - nor which policy
@@ -138,14 +136,12 @@ def decide_early(domain: str, state: State, command: Command, bounds: Bounds) ->
 
 
 def give_away() -> None:
-    """Have every shard of this process decide by decide_early."""
     handler = vars(appliance.lease.request_handler)
     assert handler["decide"] is decide, "what is replaced here must be what a shard decides by"
     handler["decide"] = decide_early
 
 
 def early_grant(root: str, node_dir: str) -> None:
-    """Run a node daemon whose shard gives EARLY_DOMAIN away, until SIGTERM or SIGINT."""
     give_away()
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):

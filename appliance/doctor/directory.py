@@ -147,7 +147,12 @@ class Probe(TrialDirectory):
     def owner(self) -> HealthCheck:
         """Say whether a new file belongs to who made it."""
         self.make("owner", "x")
-        return judge_owner(self.stat("owner").st_uid, os.geteuid())
+        owner, user = self.stat("owner").st_uid, os.geteuid()
+        wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
+        way_out = "export without all_squash; the same numeric user and group on all machines"
+        return judged(
+            "user mapping", f"files belong to who makes them (user {user})", wrong, way_out, holds=owner == user
+        )
 
     def linked(self) -> HealthCheck:
         """Link two files to one name, one after the other; say whether link(2) decides."""
@@ -160,12 +165,15 @@ class Probe(TrialDirectory):
 
     def exclusive(self) -> HealthCheck:
         """Say whether a name that is taken is refused to O_EXCL."""
-        return judge_exclusive(refused=self.make("taken", "") and not self.make("taken", ""))
+        refused = self.make("taken", "") and not self.make("taken", "")
+        wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
+        return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
 
     def listed(self) -> HealthCheck:
         """Say whether a new name is in the directory's list at once, with its bytes behind it."""
         listed = self.make("listed", "bytes") and self.lists("listed") and self.read("listed") == "bytes"
-        return judge_listed(listed=listed)
+        wrong, way_out = "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
+        return judged("listing", "a new file is seen at once, whole", wrong, way_out, holds=listed)
 
     def read_often(self) -> None:
         """Read a file so often that an NFSv4 server may hand out a delegation; remove it, so that it comes back."""
@@ -175,7 +183,6 @@ class Probe(TrialDirectory):
         os.unlink(self._place / "often")
 
 
-"""A log in use has about 1,300 names a rack until it is packed, and keeps 432 a day after that."""
 _BOTH_NAMES: Final = 2
 CLOCK_UNSURE_NS: Final = 2 * SECOND
 CLOCK_FAIL_NS: Final = MINUTE
@@ -199,13 +206,6 @@ def judge_directory(where: Path) -> HealthCheck:
     return passed(name, said)
 
 
-def judge_owner(owner: int, user: int) -> HealthCheck:
-    wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
-    way_out = "export without all_squash; the same numeric user and group on all machines"
-    good = f"files belong to who makes them (user {user})"
-    return judged("user mapping", good, wrong, way_out, holds=owner == user)
-
-
 def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> HealthCheck:
     """Say whether link(2) decides. ``names``: how many the file has afterwards, by open and fstat."""
     name, way_out = "hard links", "use a file system with hard links, and one for the whole root"
@@ -216,16 +216,6 @@ def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> Hea
     if names != _BOTH_NAMES:
         return failed(name, f"a file with two names says that it has {names}", way_out)
     return passed(name, "link(2) takes a name once, and says so")
-
-
-def judge_exclusive(*, refused: bool) -> HealthCheck:
-    wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
-    return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
-
-
-def judge_listed(*, listed: bool) -> HealthCheck:
-    wrong, way_out = "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
-    return judged("listing", "a new file is seen at once, whole", wrong, way_out, holds=listed)
 
 
 def judge_server_clock(server: Instant, local: TimeInterval) -> HealthCheck:

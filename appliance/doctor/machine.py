@@ -152,7 +152,11 @@ def judge_options(mount: Mount) -> list[HealthCheck]:
     found = [judged("writable", "mounted read-write", wrong, way_out, holds="ro" not in options)]
     if not mount.nfs:
         return found
-    found.append(_judge_hard(mount))
+    if {"soft", "softerr", "softreval"} & options.keys():
+        price = "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved"
+        found.append(unsure("hard mount", price, "mount it hard (the default)"))
+    else:
+        found.append(passed("hard mount", "hard: a server that is away makes calls wait, not fail"))
     said, wrong = "opening revalidates (no nocto)", "nocto: opening a file need not show what was closed before"
     found.append(judged("close-to-open", said, wrong, "mount it without nocto", holds="nocto" not in options))
     found.append(_judge_caching(options))
@@ -161,20 +165,14 @@ def judge_options(mount: Mount) -> list[HealthCheck]:
     return found
 
 
-def _judge_hard(mount: Mount) -> HealthCheck:
-    if "soft" in mount.options or "softerr" in mount.options or "softreval" in mount.options:
-        price = "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved"
-        return unsure("hard mount", price, "mount it hard (the default)")
-    return passed("hard mount", "hard: a server that is away makes calls wait, not fail")
-
-
 def _judge_caching(options: Mapping[str, str]) -> HealthCheck:
     name = "caching"
     if "noac" in options:
         return unsure(
             name, "noac: nothing is remembered, each stat asks the server", "leave noac out: it is not needed"
         )
-    ages = {each: _seconds(options.get("actimeo", options.get(each, "")), age) for each, age in _DEFAULT_AGES.items()}
+    told = {each: options.get("actimeo", options.get(each, "")) for each in _DEFAULT_AGES}
+    ages = {each: int(told[each]) if told[each].isdecimal() else age for each, age in _DEFAULT_AGES.items()}
     oldest = max(ages["acregmax"], ages["acdirmax"])
     lookups = options.get("lookupcache", "all")
     absent = f"absent names up to {ages['acdirmin']} s (lookupcache={lookups})"
@@ -184,10 +182,6 @@ def _judge_caching(options: Mapping[str, str]) -> HealthCheck:
     if "fsc" in options:
         return unsure(name, f"{said}; fsc keeps file contents on a local disk: not measured", "mount it without fsc")
     return passed(name, f"{said}; the protocol opens anew whatever it depends on")
-
-
-def _seconds(text: str, default: int) -> int:
-    return int(text) if text.isdecimal() else default
 
 
 def delegations_returned(mountstats: str, point: str) -> int | None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Barrier
@@ -187,25 +188,25 @@ class Hands(Protocol):
     def ask(self, verb: str, *words: str) -> bool | str: ...
 
 
+@dataclass(frozen=True)
 class TwoHands:
     """The experiments. ``here`` and ``there`` are different clients of one directory."""
 
-    def __init__(self, here: Hands, there: Hands, chance: random.Random, clock: MachineClock) -> None:
-        self._here = here
-        self._there = there
-        self._chance = chance
-        self._clock = clock
+    here: Hands
+    there: Hands
+    chance: random.Random
+    clock: MachineClock
 
     def same_place(self) -> HealthCheck:
         """Say whether both look at one directory: without that nothing else means anything."""
         name = "one directory"
-        self._here.ask("make", "from.here", "here")
-        self._there.ask("make", "from.there", "there")
-        if not (self._there.ask("sees_afresh", "from.here") and self._here.ask("sees_afresh", "from.there")):
+        self.here.ask("make", "from.here", "here")
+        self.there.ask("make", "from.there", "there")
+        if not (self.there.ask("sees_afresh", "from.here") and self.here.ask("sees_afresh", "from.there")):
             return failed(
                 name, "what one client makes the other does not find", "is the same export mounted at both paths?"
             )
-        if (self._there.ask("read", "from.here"), self._here.ask("read", "from.there")) != ("here", "there"):
+        if (self.there.ask("read", "from.here"), self.here.ask("read", "from.there")) != ("here", "there"):
             return failed(name, "what one client writes the other reads otherwise", "see dmesg on both machines")
         return passed(name, "each finds and reads what the other made")
 
@@ -249,8 +250,8 @@ class TwoHands:
     def link_race(self) -> HealthCheck:
         """Say whether link(2) has one winner, and who both say it was."""
         for number in range(MOUNT_ROUNDS):
-            self._here.ask("make", f"link.{number}.here", "here")
-            self._there.ask("make", f"link.{number}.there", "there")
+            self.here.ask("make", f"link.{number}.here", "here")
+            self.there.ask("make", f"link.{number}.there", "there")
         return self._race(
             "link race", lambda hands, who, number: hands.ask("link", f"link.{number}", f"link.{number}.{who}"), "link"
         )
@@ -262,11 +263,16 @@ class TwoHands:
 
     def _race(self, name: str, attempt: Callable[[Hands, str, int], bool | str], prefix: str) -> HealthCheck:
         wins = {"here": 0, "there": 0}
+
+        def late(span: Span, hands: Hands, who: str, number: int) -> bool:
+            self.clock.sleep(span)
+            return bool(attempt(hands, who, number))
+
         with ThreadPoolExecutor(2) as both:
             for number in range(MOUNT_ROUNDS):
                 tries = [
-                    both.submit(self._late, self._chance.randrange(JITTER_NS), attempt, hands, who, number)
-                    for who, hands in (("here", self._here), ("there", self._there))
+                    both.submit(late, self.chance.randrange(JITTER_NS), hands, who, number)
+                    for who, hands in zip(wins, self._both, strict=True)
                 ]
                 won = [who for who, each in zip(wins, tries, strict=True) if each.result()]
                 if len(won) != 1:
@@ -286,15 +292,9 @@ class TwoHands:
             return unsure(name, f"{said}: they never met", "repeat it where both are about as near to the server")
         return passed(name, said)
 
-    def _late(
-        self, span: Span, attempt: Callable[[Hands, str, int], bool | str], hands: Hands, who: str, number: int
-    ) -> bool:
-        self._clock.sleep(span)
-        return bool(attempt(hands, who, number))
-
     @property
     def _both(self) -> tuple[Hands, Hands]:
-        return self._here, self._there
+        return self.here, self.there
 
     def _turns(self, number: int) -> tuple[Hands, Hands]:
-        return self._both if number % 2 == 0 else (self._there, self._here)
+        return self._both if number % 2 == 0 else (self.there, self.here)

@@ -150,24 +150,16 @@ class CeilingChain:
         self._pending: tuple[CeilingRecord, bytes] | None = None
         self._must_win = False
         """Whether the next record counts only if this process linked it: others may link the very same bytes."""
-        self._deposed: Deposed | None = None
+        self.deposed: Deposed | None = None
+        """Why this incarnation may never grant again, or None."""
         self.number = 0
         """The newest record of this incarnation that was linked and seen; 0 before the first."""
-        self._ceiling_ns = 0
+        self.ceiling_ns: Instant = 0
+        """Until when grants may reach now: 0 before the first record, and once deposed."""
         self._pruned_to = 0
         self.floor_ns: Instant = 0
         """The shard floor at the start of this run: from the newest record before it."""
         self.settle_to_ns: Instant = 0
-
-    @property
-    def ceiling_ns(self) -> Instant:
-        """Until when grants may reach now: 0 before the first record, and once deposed."""
-        return 0 if self._deposed else self._ceiling_ns
-
-    @property
-    def deposed(self) -> Deposed | None:
-        """Why this incarnation may never grant again, or None."""
-        return self._deposed
 
     def begin(self) -> Extension:
         """Link the first record of this incarnation, on top of whatever is newest. Idempotent until it is linked.
@@ -175,16 +167,17 @@ class CeilingChain:
         Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
         assert self.number == 0, "a chain begins once for each incarnation"
-        if self._pending is None and self._deposed is None:
+        if self._pending is None and self.deposed is None:
             try:
-                before = self._find_newest()
+                found = newest_of(self._port)
+                before = self._empty() if found is None else self._before(*found)
             except (Environment, TryAgain) as problem:
                 return InDoubt(f"the chain cannot be read: {problem.message}")
             if not isinstance(before, _Before):
                 return before
             self._newest = before
             self.floor_ns, self.settle_to_ns = before.floor_ns, before.settle_to_ns
-        return self.extend()
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=None)
 
     def resume(self, record: bytes, pending: bytes) -> Extension:
         """Link the next record of an incarnation that stopped for a restart, when ``record`` was its newest.
@@ -194,7 +187,7 @@ class CeilingChain:
         Idempotent until it is linked. Raises BadTime, Damaged.
         """
         assert self.number == 0, "a chain begins once for each incarnation"
-        if self._newest is None and self._deposed is None:
+        if self._newest is None and self.deposed is None:
             try:
                 numbers = self._port.list_afresh()
                 newest = self._port.read(numbers[-1]) if numbers else None
@@ -206,11 +199,19 @@ class CeilingChain:
             self._newest = _Before(kept.number, kept.ceiling_ns, kept.floor_ns, kept.settle_to_ns)
             self.floor_ns, self.settle_to_ns = kept.floor_ns, kept.settle_to_ns
             self._must_win = True
-        return self.extend()
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=None)
 
     def settle(self) -> Extension | None:
-        """Return what came of an extension that is under way: there is none between two calls."""
+        """Return what came of an extension that is under way; None: there is none."""
         return None
+
+    @property
+    def waits_for_the_mount(self) -> bool:
+        """Whether an extension is under way. Read by other threads."""
+        return False
+
+    def close(self) -> None:
+        """Link nothing more. Does not wait for the mount. Idempotent."""
 
     @property
     def standing(self) -> tuple[bytes, bytes]:
@@ -220,7 +221,11 @@ class CeilingChain:
     def extend(self) -> Extension:
         """Link the next running record; the ceiling counts from ``latest``. Never after finish(). Raises BadTime."""
         assert self._pending is None or self._pending[0].kind is CeilingKind.RUNNING, "the chain is being finished"
-        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns)
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=self._is_short())
+
+    def _is_short(self) -> bool:
+        """Whether an extension is worth a moment's wait."""
+        return True
 
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
         """Link the last record: a successor starts from these two numbers. Every lease must have ended. Raises BadTime.
@@ -232,13 +237,7 @@ class CeilingChain:
             decided = self.extend()
             if not isinstance(decided, Extended):
                 return decided
-        return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns)
-
-    def _find_newest(self) -> _Before | Extension:
-        found = newest_of(self._port)
-        if found is None:
-            return self._empty()
-        return found if isinstance(found, InDoubt) else self._before(*found)
+        return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns, patient=True)
 
     def _empty(self) -> _Before | InDoubt:
         """Return what an empty chain begins with: nothing under the first map, else what its origin says."""
@@ -266,25 +265,36 @@ class CeilingChain:
             case CeilingKind.RUNNING:
                 return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)
 
-    def _link(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
-        if self._deposed is not None:
-            return self._deposed
+    def _link(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant, *, patient: bool | None) -> Extension:
+        """Link what is pending, or else the next record. ``patient``: see ``_by_mount``."""
+        if self.deposed is not None:
+            return self.deposed
         if self._pending is None:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
         record, data = self._pending
-        linked = link_record(self._port, record.number, data, must_win=self._must_win)
-        if linked is None:
-            self._must_win = False
-        listed = linked or look_for(self._port, record.number)
+        listed = self._by_mount(functools.partial(self._link_and_look, record.number, data), patient)
         if isinstance(listed, Overtaken):
             return self._depose(listed.reason)
         if isinstance(listed, InDoubt):
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self.number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
-        self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
+        self.number, self.ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         return Extended(record, data)
+
+    def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: ARG002, FBT001
+        """Do what touches the mount: here, however long it takes."""
+        return steps()
+
+    def _link_and_look(self, number: int, data: bytes) -> Listed:
+        """Link a record and look, together; prune what is old. Changes nothing of what the chain says."""
+        linked = link_record(self._port, number, data, must_win=self._must_win)
+        if linked is None:
+            self._must_win = False
+        listed = linked or look_for(self._port, number)
+        if isinstance(listed, list):
+            self._prune([each for each in listed if each <= number - RECORDS_KEPT])
+        return listed
 
     def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> tuple[CeilingRecord, bytes]:
         before = self._newest
@@ -322,9 +332,9 @@ class CeilingChain:
             return
 
     def _depose(self, reason: str) -> Deposed:
-        ended = f"ended before {rfc3339(self._ceiling_ns)}" if self._ceiling_ns else "never began"
-        self._deposed = Deposed(f"{reason}; the right to grant {ended}")
-        return self._deposed
+        ended = f"ended before {rfc3339(self.ceiling_ns)}" if self.ceiling_ns else "never began"
+        self.deposed, self.ceiling_ns = Deposed(f"{reason}; the right to grant {ended}"), 0
+        return self.deposed
 
 
 class ChainPort(Protocol):
@@ -354,8 +364,15 @@ class Overtaken:
     reason: str
 
 
-def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
-    """Return the newest record of a chain and its number, looked at afresh; None: it is empty. Raises Environment."""
+type Listed = list[int] | Overtaken | InDoubt
+"""A listing in which the record that was linked is the newest, or why there is none."""
+
+
+def newest_of(port: ChainPort) -> tuple[int, bytes] | None:
+    """Return the newest record of a chain and its number, looked at afresh; None: it is empty.
+
+    Raises Environment, TryAgain: it cannot be read.
+    """
     for _ in range(LOOKS_MAX):
         numbers = port.list_afresh()
         if not numbers:
@@ -363,7 +380,7 @@ def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
         data = port.read(numbers[-1])
         if data is not None:
             return numbers[-1], data
-    return InDoubt("the newest record of the chain is listed and cannot be read")
+    raise TryAgain("chain-unread", "the newest record of the chain is listed and cannot be read", hint="try again")
 
 
 def link_record(port: ChainPort, number: int, data: bytes, *, must_win: bool = False) -> Overtaken | InDoubt | None:
@@ -375,7 +392,7 @@ def link_record(port: ChainPort, number: int, data: bytes, *, must_win: bool = F
     return Overtaken(f"record {number} of the chain is another's") if taken else None
 
 
-def look_for(port: ChainPort, number: int) -> list[int] | Overtaken | InDoubt:
+def look_for(port: ChainPort, number: int) -> Listed:
     """Return a listing made afresh in which a record is the newest: a listing counts only if it shows it."""
     try:
         for _ in range(LOOKS_MAX):
@@ -392,98 +409,49 @@ def look_for(port: ChainPort, number: int) -> list[int] | Overtaken | InDoubt:
 UNDER_WAY = InDoubt("the mount has not answered yet")
 
 
-class CeilingExtender:
-    """One incarnation's side of a ceiling chain (the shard's RightToGrant). For one caller; its own thread links.
+class CeilingExtender(CeilingChain):
+    """A chain whose mount work is done by a thread of its own, which begins with the first extension."""
 
-    What it says of number, ceiling and floor changes only inside a call, never in between.
-    """
-
-    def __init__(self, chain: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> None:
-        """Take the chain: nobody else calls it from now on. The thread begins with the first extension."""
-        self._chain = chain
-        self._time = time
-        self._policy = policy
-        self._jobs: SimpleQueue[tuple[Future[Extension], Callable[[], Extension]] | None] = SimpleQueue()
-        self._under_way: Future[Extension] | None = None
-        self._finishing = False
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._jobs: SimpleQueue[tuple[Future[Listed], Callable[[], Listed]] | None] = SimpleQueue()
+        self._under_way: Future[Listed] | None = None
         self._thread: Thread | None = None
-        self._take_over()
-
-    def _take_over(self) -> None:
-        """Say from now on what the chain says. Only while no job is under way."""
-        self.number = self._chain.number
-        self.ceiling_ns: Instant = self._chain.ceiling_ns
-        self.deposed: Deposed | None = self._chain.deposed
-        self.floor_ns: Instant = self._chain.floor_ns
-        self.settle_to_ns: Instant = self._chain.settle_to_ns
-
-    def begin(self) -> Extension:
-        """As the chain's: here, and however long the mount takes. Nobody is served before."""
-        try:
-            return self._chain.begin()
-        finally:
-            self._take_over()
-
-    def resume(self, record: bytes, pending: bytes) -> Extension:
-        """As the chain's: here, as ``begin``."""
-        try:
-            return self._chain.resume(record, pending)
-        finally:
-            self._take_over()
 
     def settle(self) -> Extension | None:
         """Return what came of an extension that is under way; None: there is none. Waits a quarter of an attempt."""
         if self._under_way is None:
             return None
         self._wait_for(self._under_way)
-        return self._done(self._chain.extend, patient=False)
-
-    def _wait_for(self, job: Future[Extension]) -> None:
-        """Wait a quarter of an attempt, by the policy of now."""
-        wait((job,), self._policy.attempt_timeout_ns / 4 / SECOND)
-
-    @property
-    def standing(self) -> tuple[bytes, bytes]:
-        """See ``CeilingChain``. While no extension is under way."""
-        assert not self.waits_for_the_mount
-        return self._chain.standing
-
-    def extend(self) -> Extension:
-        """As the chain's; InDoubt while the mount does not answer: the next call takes up what has come of it.
-
-        Waits a quarter of an attempt at most, once for each record, and only where a full term does not fit below the
-        ceiling that there is. Raises BadTime.
-        """
-        assert not self._finishing, "the chain is being finished"
-        return self._done(
-            self._chain.extend, patient=self.ceiling_ns - self._time.now().latest < self._policy.lease_term_max_ns
-        )
-
-    def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
-        """As the chain's, with the same bounded wait. An extension that is under way is waited for first."""
-        if not self._finishing and self._under_way is not None:
-            left = self._done(self._chain.extend, patient=False)
-            if self._under_way is not None or isinstance(left, Deposed):
-                return left
-        self._finishing = True
-        return self._done(functools.partial(self._chain.finish, floor_ns, settle_to_ns), patient=True)
-
-    def close(self) -> None:
-        """End the thread, once the mount lets it. Does not wait for it. Idempotent."""
-        self._jobs.put(None)
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=False)
 
     @property
     def waits_for_the_mount(self) -> bool:
-        """Whether an extension is under way. Read by other threads."""
         job = self._under_way
         return job is not None and not job.done()
 
-    def _done(self, step: Callable[[], Extension], *, patient: bool) -> Extension:
-        """Return what came of the extension that is under way, or of this one. Raises what it raised."""
+    def close(self) -> None:
+        self._jobs.put(None)
+
+    def _is_short(self) -> bool:
+        """Only where a full term does not fit below the ceiling that there is."""
+        return self.ceiling_ns - self._time.now().latest < self._policy.lease_term_max_ns
+
+    def _wait_for(self, job: Future[Listed]) -> None:
+        """Wait a quarter of an attempt, by the policy of now."""
+        wait((job,), self._policy.attempt_timeout_ns / 4 / SECOND)
+
+    def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: FBT001
+        """Have it done by the thread; ``UNDER_WAY`` until it is: the next call takes up what has come of it.
+
+        ``patient``: wait for it a little, once; None: it is done here. Raises what it raised.
+        """
+        if patient is None:
+            return steps()
         job = self._under_way
         if job is None:
             job = self._under_way = Future()
-            self._jobs.put((job, step))
+            self._jobs.put((job, steps))
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
                 self._thread.start()
@@ -492,17 +460,12 @@ class CeilingExtender:
         if not job.done():
             return UNDER_WAY
         self._under_way = None
-        self._take_over()
         return job.result()
 
     def _run(self) -> None:
         while (each := self._jobs.get()) is not None:
-            job, step = each
+            job, steps = each
             try:
-                job.set_result(step())
+                job.set_result(steps())
             except BaseException as problem:  # noqa: BLE001 - it is raised where the extension was asked for
                 job.set_exception(problem)
-
-
-type RightToGrant = CeilingChain | CeilingExtender
-"""What a shard asks: the chain itself, or one that links by a thread of its own."""

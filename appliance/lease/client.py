@@ -12,7 +12,8 @@ shard, or an answer that was lost, is noticed soon. Inside one process nothing i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,26 +21,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from timeagent.canonical import decode
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, Damaged, ShardUnavailable
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import INSTANT_MAX, MS, TimeInterval, rfc3339, span_text
+from timeagent.units import INSTANT_MAX, MS, Instant, Span, TimeInterval, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Holder, Mode, Phase
+from ..formats.policy import PolicyNumbers
 from ..formats.witness import SignedWitness, Witness
 from . import wire
 from .wire import NO_REQUEST, REQUESTS_MAX, Age, Denied, Over, Refused, Relinquish
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator, Sequence
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Span
-
-    from ..formats.policy import PolicyNumbers
-    from .transport import Transport
-
+    from .transport import Transport  # TLS, and all that it loads, is for those who connect
 
 PAUSE_NS_MIN: Final[Span] = 5 * MS
 PAUSE_NS_MAX: Final[Span] = 250 * MS
@@ -167,8 +162,9 @@ class Suspect:
     """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
 
     reason: str
-    signed: SignedWitness
-    witness: Witness
+    domain: str = ""
+    """Empty, as is what follows: it is that of a session lease."""
+    correlation_id: bytes = b""
 
 
 type Result = LeaseGranted | Denied | Over | LeaseUnavailable | Suspect | Refused
@@ -402,15 +398,12 @@ class LeaseClient:
         """
         margin, useless = self._policy.holder_margin_ns, []
         for place, each in enumerate(results):
-            if not isinstance(each, LeaseGranted | Suspect):
-                continue
-            witness = each.witness
-            if type(each) is LeaseGranted:
-                if came.now.latest < witness.expiry_ns - margin:
-                    continue
-                why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(witness.expiry_ns)}"
-                results[place] = LeaseUnavailable(witness.domain, "late", why)
-            useless.append(Relinquish(NO_REQUEST, witness.domain, witness.correlation_id))
+            if type(each) is LeaseGranted and came.now.latest >= (end := each.witness.expiry_ns) - margin:
+                why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(end)}"
+                results[place] = LeaseUnavailable(each.witness.domain, "late", why)
+                useless.append(Relinquish(NO_REQUEST, each.witness.domain, each.witness.correlation_id))
+            elif type(each) is Suspect:
+                useless.append(Relinquish(NO_REQUEST, each.domain, each.correlation_id))
         return results, useless
 
     def _call(
@@ -471,7 +464,7 @@ class LeaseClient:
             else:
                 reason = contradicted or self._beyond(witness.expiry_ns, came)
             granted = LeaseGranted(signed, witness, came, reply.hints)
-            results.append(granted if reason is None else Suspect(reason, signed, witness))
+            results.append(granted if reason is None else Suspect(reason, witness.domain, witness.correlation_id))
         return results
 
     def _beyond(self, expiry_ns: Instant, came: ClockLook) -> str | None:

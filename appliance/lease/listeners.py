@@ -281,9 +281,9 @@ class TlsListener(BoundedListener[_Visitor]):
                 if self._hand_over(visitor):
                     return
         except ssl.SSLWantReadError:
-            self._watch(visitor, selectors.EVENT_READ)
+            self._selector.modify(visitor.socket, selectors.EVENT_READ)
         except ssl.SSLWantWriteError:
-            self._watch(visitor, selectors.EVENT_WRITE)
+            self._selector.modify(visitor.socket, selectors.EVENT_WRITE)
         except _Refusal as refused:
             self._turn_away(visitor, refused)
         except OSError as problem:
@@ -345,9 +345,6 @@ class TlsListener(BoundedListener[_Visitor]):
         if server is None:
             raise _Refusal("not-here", f"shard {hello.shard} does not run here now", "see tenure shards")
         return server, hello.node
-
-    def _watch(self, visitor: _Visitor, events: int) -> None:
-        self._selector.modify(visitor.socket, events)
 
     def _turn_away(self, visitor: _Visitor, why: _Refusal) -> None:
         self.refused[why.code] += 1

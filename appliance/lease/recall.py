@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -115,7 +115,8 @@ class Recalls:
         self._run = run
         self._boot_ns = boot_ns
         self.number = 0
-        self._of: dict[bytes, _Recall] = {}
+        self.asked: dict[bytes, _Recall] = {}
+        """The leases that are asked for, by their correlation ids."""
         self._by_holder: dict[Holder, _Theirs] = {}
         self._listeners: dict[Holder, _Listener] = {}
         self._by_waiter: dict[Waiter, Holder] = {}
@@ -138,11 +139,11 @@ class Recalls:
         return msgspec.structs.replace(denied, recalled_ns=first) if first else denied
 
     def _want(self, domain: str, lease: LeaseRecord, mode: Mode, by: Holder, now: Instant) -> Instant:
-        known = self._of.get(lease.correlation_id)
+        known = self.asked.get(lease.correlation_id)
         if known is None:
             self.number += 1
             wanted = WantedLease(domain=domain, correlation_id=lease.correlation_id, mode=mode, by=by, since_ns=now)
-            known = self._of[lease.correlation_id] = _Recall(self.number, lease.holder, wanted)
+            known = self.asked[lease.correlation_id] = _Recall(self.number, lease.holder, wanted)
             self._by_holder.setdefault(lease.holder, _Theirs()).add(lease.correlation_id, known)
         listener = self._listeners.get(lease.holder)
         if not known.told_ns and listener is not None and not listener.waiter.gone:
@@ -152,17 +153,12 @@ class Recalls:
 
     def ended(self, correlation_id: bytes) -> None:
         """Forget a lease that is over."""
-        recall = self._of.pop(correlation_id, None)
+        recall = self.asked.pop(correlation_id, None)
         if recall is not None:
             theirs = self._by_holder[recall.holder]
             theirs.end(correlation_id)
             if not theirs.of:
                 del self._by_holder[recall.holder]
-
-    @property
-    def asked(self) -> Container[bytes]:
-        """The leases that are asked for, as they are whenever it is looked at."""
-        return self._of
 
     def stop(self) -> None:
         """Ask for all leases back: the shard stops in good order."""
@@ -247,7 +243,7 @@ class Recalls:
         """Tell everybody who listens that it is in vain, and forget all leases."""
         for listener in self._listeners.values():
             listener.waiter.answer(Unavailable(request_id=listener.attend.request_id, code=code, message=message))
-        for each in (self._listeners, self._by_waiter, self._of, self._by_holder, self._ready):
+        for each in (self._listeners, self._by_waiter, self.asked, self._by_holder, self._ready):
             each.clear()
         self._timers.clear()
 

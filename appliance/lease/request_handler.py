@@ -17,7 +17,7 @@ from timeagent.units import rfc3339
 from ..formats.names import check_domain
 from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Half, Witness
-from .ceiling import RightToGrant, ShardIdentity
+from .ceiling import CeilingChain, ShardIdentity
 from .domain import Again, Break, Command, Free, Grant, LeaseRecord, Nothing, State, hints_for
 from .recall import Waiter
 from .sessions import Sessions
@@ -131,7 +131,7 @@ class RequestHandler:
         eviction: Eviction,
         sessions: Sessions,
         waiting: WaitingRoom,
-        chain: RightToGrant,
+        chain: CeilingChain,
         batch_signer: BatchSigner,
         time: NodeTime,
     ) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
 
 from ..formats.witness import Revoked, SessionWitness, SignedWitness
 from . import wire
-from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, as_result, contradiction
+from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, Suspect, as_result, contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,7 @@ class Stands:
     """Of the leases that its witness names as ended, who revoked them and why, as the shard says, unsigned."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspectSession:
-    """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
-
-    reason: str
-
-
-type SessionResult = Stands | SuspectSession | Result
+type SessionResult = Stands | Result
 
 
 class SessionClient(LeaseClient):
@@ -68,25 +63,12 @@ class SessionClient(LeaseClient):
         )
         return self._ask_about_session(request, sent, give_up_ns)
 
-    def drop_session(
-        self,
-        session_id: bytes,
-        watermark_ns: Instant | None = None,
-        watermark_time: bytes | None = None,
-        messages: int = 0,
-        chain_head: bytes | None = None,
-        give_up_ns: Instant | None = None,
-    ) -> SessionResult:
-        """Give it back with all leases under it: they are over for the holder before this is called. Raises BadTime."""
-        request = wire.DropSession(
-            request_id=self._randomness.randbytes(16),
-            session_id=session_id,
-            watermark_ns=watermark_ns,
-            watermark_time=watermark_time,
-            messages=messages,
-            chain_head=chain_head,
-        )
-        return self._ask_about_session(request, None, give_up_ns)
+    def drop_session(self, dropping: wire.DropSession, give_up_ns: Instant | None = None) -> SessionResult:
+        """Give it back, by a request without an id, with all leases under it: they are over before this is called.
+
+        Raises BadTime.
+        """
+        return self._ask_about_session(replace(dropping, request_id=self._randomness.randbytes(16)), None, give_up_ns)
 
     def leases_under(self, session_id: bytes) -> Iterator[tuple[wire.LeaseView, ...]]:
         """Yield the leases under a session lease, unsigned, page by page; no more of them once no answer comes."""
@@ -128,10 +110,10 @@ class SessionClient(LeaseClient):
             or witness.holder != self._holder
             or session_id not in (None, witness.session_id)
         ):
-            return SuspectSession("it is about another session lease, or another holder")
+            return Suspect("it is about another session lease, or another holder")
         reason = contradiction(shards, sent.token, came.token) or self._beyond(witness.expiry_ns, came)
         if reason is not None:
-            return SuspectSession(reason)
+            return Suspect(reason)
         if not came.now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns):
             return LeaseUnavailable("", "late", "the answer leaves less than the margin until the expiry")
         return Stands(signed, witness, reply.leases, reply.revoked)

@@ -19,7 +19,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.witness import NO_HEAD, Batch, CeilingCopy, Entry, Resumed, block_bytes, head_digest, sign_batch
-from .ceiling import RightToGrant, ShardIdentity
+from .ceiling import CeilingChain, ShardIdentity
 from .whole_shard import GoingBy, Suspension
 
 HOLD_NS: Final = 20 * MS
@@ -37,7 +37,7 @@ class BatchSigner:
         identity: ShardIdentity,
         going: GoingBy,
         signer: Signer | KeyInUse,
-        chain: RightToGrant,
+        chain: CeilingChain,
         ledger: LedgerSink,
     ) -> None:
         self._identity = identity

@@ -82,6 +82,9 @@ def in_thread(name: str, body: Callable[[], object]) -> Running:
 class ShardRuntime:
     """A real machine's. ``runtime``: this node's directory on tmpfs."""
 
+    chain: type[ceiling.CeilingChain] = ceiling.CeilingExtender
+    """What has the right to grant: here its mount work keeps no request waiting."""
+
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
         self._tries = 0
@@ -128,10 +131,6 @@ class ShardRuntime:
         first = self._tries % len(access.endpoints)
         endpoints = (*access.endpoints[first:], *access.endpoints[:first])
         return Etcd(endpoints, patience_ns // 4, ca=access.ca, cert=access.cert, key=access.key)
-
-    def chain(self, right: ceiling.CeilingChain, time: NodeTime, policy: PolicyNumbers) -> ceiling.CeilingExtender:
-        """Return a chain whose mount work keeps no request waiting."""
-        return ceiling.CeilingExtender(right, time, policy)
 
     def spool(self, ledger: StoredLedger) -> LedgerSpool:
         """Return the queue by which blocks reach a run's ledger."""
@@ -270,7 +269,7 @@ class HostedShard:
     _shard: Shard
     _store: LeaseStore
     server: ShardServer
-    chain: ceiling.CeilingExtender
+    chain: ceiling.CeilingChain
     _ledger: CountedLedger
     spool: LedgerSpool
     _guard: Lock

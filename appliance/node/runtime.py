@@ -23,8 +23,6 @@ from ..doctor.machine import FORGETFUL, mount_of
 from ..lease.connection import credentials
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from .settings import Settings
 
 SERVICE: Final = Path("/run/tenure")
@@ -310,9 +308,7 @@ class LocalLock:
         assert self._descriptor is not None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.release()
 
 

@@ -25,7 +25,7 @@ import contextlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -55,7 +55,7 @@ class Sharing(StrEnum):
     NEVER = "never"
 
 
-class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How an etcd is reached."""
 
     endpoints: tuple[str, ...]
@@ -64,7 +64,7 @@ class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str = ""
 
 
-class _Toml(msgspec.Struct, forbid_unknown_fields=True):
+class _Toml(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     node: str
     root: str
     root_key: str
@@ -85,9 +85,9 @@ class Settings:
     node: str
     root: Root
     root_key: bytes
-    runtime: Path | None
+    runtime: Path | None = None
     """Where the node's tmpfs directory is, if it is not the usual one."""
-    peers: Mapping[str, Path]
+    peers: Mapping[str, Path] = field(default_factory=dict)
     """The tmpfs directory of other nodes on this machine, by node."""
     listen: Address | None = None
     """Where ``node run`` listens for other nodes; None: nowhere."""
@@ -113,7 +113,11 @@ def root_path(named: str | Path | None) -> Root:
     check_type(str | os.PathLike | None, root=named)
     chosen = named or os.environ.get(ROOT_VARIABLE)
     if not chosen:
-        raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
+        raise BadRequest(
+            "no-root-named",
+            "no root is named",
+            hint=f"pass --root (in Python: Cluster.open(root)), or set {ROOT_VARIABLE}",
+        )
     return parse_root(chosen)
 
 
@@ -226,36 +230,33 @@ def save_settings(settings: Settings) -> None:
 
     Raises Environment when it cannot be written.
     """
-    entries = {
-        "node": settings.node,
-        "root": str(settings.root),
-        "root_key": public_line(settings.root_key, "tenure-root"),
-        "runtime": str(settings.runtime or ""),
-        "listen": str(settings.listen or ""),
-        "http": UNIX * isinstance(settings.http, Path) + str(settings.http or ""),
-        "node_writer": "" if settings.node_writer is Sharing.AUTO else settings.node_writer,
-        "group": settings.group,
-    }
-    lines = [f"{name} = {_quoted(value)}" for name, value in entries.items() if value]
-    if not settings.pack:
-        lines.append("pack = false")
-    if settings.retention_days:
-        lines.append(f"retention_days = {settings.retention_days}")
-    if settings.etcd:
-        etcd = settings.etcd
-        lines += ["", "[etcd]", f"endpoints = [{', '.join(map(_quoted, etcd.endpoints))}]"]
-        files = ("ca", etcd.ca), ("cert", etcd.cert), ("key", etcd.key)
-        lines += [f"{name} = {_quoted(file)}" for name, file in files if file]
-    if settings.peers:
-        lines += ["", "[peers]"]
-        lines += [f'"{node}" = {_quoted(UNIX + str(path))}' for node, path in sorted(settings.peers.items())]
+    raw = _Toml(
+        node=settings.node,
+        root=str(settings.root),
+        root_key=public_line(settings.root_key, "tenure-root"),
+        runtime=str(settings.runtime or ""),
+        listen=str(settings.listen or ""),
+        http=UNIX * isinstance(settings.http, Path) + str(settings.http or ""),
+        group=settings.group,
+        node_writer=settings.node_writer,
+        pack=settings.pack,
+        retention_days=settings.retention_days,
+        etcd=settings.etcd,
+        peers={node: UNIX + str(path) for node, path in sorted(settings.peers.items())},
+    )
+    lines, tables = list[str](), list[str]()
+    for name, value in msgspec.to_builtins(raw).items():
+        if isinstance(value, dict):
+            tables += ["", f"[{name}]", *(f"{_quoted(key)} = {_quoted(entry)}" for key, entry in value.items())]
+        else:
+            lines.append(f"{name} = {_quoted(value)}")
     path = settings.directory / FILE
     try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text("\n".join([*lines, *tables, ""]), encoding="utf-8")
     except OSError as problem:
         raise unwritable(path, problem) from None
 
 
-def _quoted(text: str) -> str:
-    """Return a TOML basic string; JSON's escapes are TOML's."""
-    return msgspec.json.encode(text).decode()
+def _quoted(value: object) -> str:
+    """Return a value as TOML: of texts, numbers, lists and what is true, JSON's words are TOML's."""
+    return msgspec.json.encode(value).decode()

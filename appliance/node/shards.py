@@ -387,8 +387,6 @@ class ShardHost:
         """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
         head = log.found()
         newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
-        if isinstance(newest, ceiling.InDoubt):
-            raise ShardUnavailable("chain-in-doubt", f"shard {shard_text(fresh.number)}: {newest.reason}")
         if head is None or not head.said or newest is None:
             return None
         said, boot = decode(Suspension, head.said, "the head of a shard's log"), self._shard_runtime.boot()
@@ -444,8 +442,7 @@ class ShardHost:
         follows = ceiling.NOTHING_BEFORE if isinstance(after, Suspension) else after
         origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
-        right = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin)
-        chain = self._shard_runtime.chain(right, self._time, self._policy)
+        chain = self._shard_runtime.chain(stored, self._time, signer, self._policy, identity, origin)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
         if log is not None:

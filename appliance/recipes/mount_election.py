@@ -40,7 +40,7 @@ from timeagent.units import MS, SECOND, Seconds, Span, TimeInterval, rfc3339, sp
 from ..bag.ports import Storage
 from ..formats.chains import ELECTIONS, EpochKind, EpochRecord, opened_epoch
 from .election import Leader
-from .exclusion import PATIENCE_S
+from .exclusion import PATIENCE_S, GivenUp
 
 LOOK_NS: Final = 250 * MS
 """About how often who waits looks at the directory."""
@@ -92,9 +92,7 @@ class MountElection:
             cluster.context.storage, cluster.time, cluster.keys.witness, of, cluster.chance(), name, candidate, term
         )
 
-    def campaign(
-        self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = lambda: False
-    ) -> MountLeadership:
+    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: GivenUp = lambda: False) -> MountLeadership:
         """Return when this candidate leads. Blocks up to the time-out, then raises TryAgain. Touches the mount.
 
         ``given_up``: asked meanwhile; once it is true this ends as if the time-out had come. Raises BadTime, Damaged;
@@ -156,11 +154,7 @@ class MountElection:
     def newest(self) -> EpochRecord | None:
         """Return the newest record, looked at afresh; None: nobody ever led. Raises Damaged, Environment, TryAgain."""
         found = newest_of(self.chain)
-        if isinstance(found, InDoubt):
-            raise TryAgain("unreadable", found.reason, hint="try again")
-        if found is None:
-            return None
-        return self._found(*found)
+        return None if found is None else self._found(*found)
 
     def follower(self, number: int) -> EpochRecord | None:
         """Return the record that follows a number, looked at afresh; None: there is none yet, or it cannot be read."""

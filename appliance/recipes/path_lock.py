@@ -164,8 +164,7 @@ class HeldPaths[S: Session | AwaitedSession]:
         try:
             self.leases = session.acquire(*self._modes, mode=self._modes, timeout_s=self._timeout_s)
         except BaseException:
-            self._session = None
-            session.close()
+            self.__exit__()
             raise
         return self
 
@@ -186,8 +185,7 @@ class HeldPaths[S: Session | AwaitedSession]:
         try:
             self.leases = await session.acquire(*self._modes, mode=self._modes, timeout_s=self._timeout_s)
         except BaseException:
-            self._session = None
-            await session.close()
+            await self.__aexit__()
             raise
         return self
 

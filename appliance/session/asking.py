@@ -117,7 +117,7 @@ def raise_final(obstacle: Obstacle) -> None:
     if isinstance(obstacle, Suspect):
         raise BadTime(
             "suspect-witness",
-            f"the shard's witness on {obstacle.witness.domain!r} is refused: {obstacle.reason}",
+            f"the shard's witness on {obstacle.domain!r} is refused: {obstacle.reason}",
             hint="a clock is out of its bounds: tenure time now, on both nodes",
         )
 

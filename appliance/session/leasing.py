@@ -191,21 +191,16 @@ class Leasing:
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
             obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
             missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is wire.Denied]
-            for each in obstacles:
-                if isinstance(each, wire.Denied):
-                    attempt.waiting(each)
+            denied = [each for each in results if isinstance(each, wire.Denied)]
+            for each in denied:
+                attempt.waiting(each)
             final = next((each for each in obstacles if not isinstance(each, wire.Denied)), None)
             if final is not None or not obstacles:
                 return final
             if attempt.deadline.over() and not attempt.deadline.keeps_a_place:
                 return obstacles[0]
-            attempt.deadline.pause(
-                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, wire.Denied))
-            )
-            overtaken = self._overtaken(attempt)
-            if overtaken is not None:
-                return overtaken
-            lost = self._keep(attempt)
+            attempt.deadline.pause(self._random, max(each.earliest_ns for each in denied))
+            lost = self._overtaken(attempt) or self._keep(attempt)
             if lost is not None:
                 return lost
 

@@ -65,15 +65,13 @@ class SecondHalves:
 
     def take(self, leases: Sequence[Lease], by: ShardMap) -> None:
         """Take leases from the shards that come, where they are not held from these yet. What fails is tried again."""
-        groups: dict[tuple[int, Span], list[Lease]] = {}
+        groups: dict[tuple[int, Span, bool], list[Lease]] = {}
         for lease in leases:
             if lease.second is None and lease.first is None and lease.ended is None:
-                groups.setdefault((by.shards_of(lease.domain)[-1], lease.term_ns), []).append(lease)
-        for (shard, term_ns), group in sorted(groups.items()):
-            for together in (False, True):
-                some = [each for each in group if (each.session_lease is not None) == together]
-                if some:
-                    self._take_some(shard, some, term_ns, by, together=together)
+                key = by.shards_of(lease.domain)[-1], lease.term_ns, lease.session_lease is not None
+                groups.setdefault(key, []).append(lease)
+        for shard, term_ns, together in sorted(groups):
+            self._take_some(shard, groups[shard, term_ns, together], term_ns, by, together=together)
 
     def _take_some(self, shard: int, leases: Sequence[Lease], term_ns: Span, by: ShardMap, *, together: bool) -> None:
         try:

@@ -259,8 +259,7 @@ class Session:
         """
         if self._process != os.getpid():
             return False
-        timeout_ns = None if timeout_s is None else span_of(timeout_s, "timeout_s")
-        until = None if timeout_ns is None else self._time.boot_ns() + timeout_ns
+        until = None if timeout_s is None else self._time.boot_ns() + span_of(timeout_s, "timeout_s")
         leases = checked_leases(leases)
         with self._keeper.lock:
             self._refuse_foreign(leases)

@@ -252,7 +252,7 @@ class SteppedCluster:
         self.time = SteppedTime(self, self._keys[Purpose.TIME])
         self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
         self._records = found_cluster(self.storage, Path("/"), self.policy, root)
-        admit(self._records, root, NODE, self._keys, BEGINS_NS)
+        admit(self._records, root, NODE, {each: key.public for each, key in self._keys.items()}, BEGINS_NS)
         publish_map(self._records, root, [NODE] * shards)
         self.map: ShardMap = self._records.newest_map()
         self._context = BagContext(self.storage, self.time, self._records, NODE)

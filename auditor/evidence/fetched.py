@@ -127,11 +127,9 @@ class FetchedTree(ListedTree):
             found.close()
 
     def size(self, path: str) -> int:
-        """Return a file's size in bytes, as it was listed; 0 where there is none."""
         return self._files[path].size if path in self._files else 0
 
     def identity(self, path: str) -> str:
-        """Return what tells whether an object is still the one that it was."""
         return self._files[path].mark if path in self._files else ""
 
     def open_file(self, path: str) -> Opened | None:

@@ -116,7 +116,6 @@ class TarTree(ListedTree):
         return min(found)
 
     def names(self, directory: str) -> list[tuple[str, bool]]:
-        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
         found = super().names(directory)
         files = [f"{directory}/{name}" if directory else name for name, is_inner in found if not is_inner]
         if directory not in self._children:
@@ -128,7 +127,6 @@ class TarTree(ListedTree):
         return found
 
     def identity(self, path: str) -> str:
-        """Return what tells whether a member is still the one that it was."""
         return f"{self._identity} {self._places.get(path)}"
 
     def open_file(self, path: str) -> Opened | None:

@@ -8,6 +8,7 @@ the trust records first, and the rest while a node joined or got new keys, lacks
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -96,6 +97,7 @@ class ClusterRecords:
     pinned: bool
     """Whether the root key was given, or taken from the tree that it is to vouch for."""
     policies: dict[int, Policy] = field(default_factory=dict)
+    """Of one that is missing no other says what it allowed."""
     keyrings: dict[int, Keyring] = field(default_factory=dict)
     maps: dict[int, ShardMap] = field(default_factory=dict)
     keys: Keyring | None = None
@@ -159,17 +161,13 @@ class ClusterRecords:
         if self.keys is not None:
             self.keys = PartialKeyring(self.entries.values())
 
-    def policy(self, number: int) -> Policy | None:
-        """Return a policy; None where it is missing: no other says what it allowed."""
-        return self.policies.get(number)
-
     def judging(self, named: int, limit: int | None = None) -> Policy | None:
         """Return the policy by which readers judge a frame: the one that it names.
 
         ``limit``: the number in the bag's list; a frame that names a newer one is judged by that one.
         """
         newest = max(self.policies, default=0) if limit is None else limit
-        return self.policy(named if 1 <= named <= newest else newest)
+        return self.policies.get(named if 1 <= named <= newest else newest)
 
     def missing(self, kind: Kind, number: int) -> bool:
         """Whether a record that something names is simply not there."""
@@ -181,28 +179,29 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
     findings: list[Finding] = []
     marker = _marker(tree, findings)
     root = _root_verifier(marker, pinned_key, findings)
-    bodies = [
-        (kind, number, path, length, body)
-        for kind, directory, form in REGISTERS
-        for number, path, length, body in _register(tree, signatures, kind, directory, form, root, findings)
-    ]
+    bodies: list[tuple[Kind, int, Evidence, Register]] = []
+    rejected: defaultdict[Kind, set[int]] = defaultdict(set)
+    for kind, directory, form in REGISTERS:
+        for number, where, read in _register(tree, signatures, kind, directory, form, root):
+            if isinstance(read, Finding):
+                findings.append(read)
+                rejected[kind].add(number)
+            else:
+                bodies.append((kind, number, where, read))
     cluster_id = _cluster_id(tree, marker, [body for *_, body in bodies], findings)
-    records = ClusterRecords(cluster_id, root, pinned_key is not None)
+    records = ClusterRecords(cluster_id, root, pinned_key is not None, rejected=rejected)
     row: list[tuple[TrustRecord, Evidence]] = []
-    for finding in findings:
-        _remember_rejected(records, finding)
-    for kind, number, path, length, body in sorted(bodies, key=lambda each: each[:2]):
+    for kind, number, where, body in sorted(bodies, key=lambda each: each[:2]):
         if body.number != number or body.cluster_id != cluster_id:
-            reason = f"{path} says that it is number {body.number} of cluster {body.cluster_id.hex()}"
-            where = [Evidence(path, 0, length)]
-            findings.append(found("damaged-record", path, reason, where, title=_title(kind)))
-            records.rejected.setdefault(kind, set()).add(number)
+            reason = f"{where.path} says that it is number {body.number} of cluster {body.cluster_id.hex()}"
+            findings.append(found("damaged-record", where.path, reason, [where], title=_title(kind)))
+            rejected[kind].add(number)
             continue
         match body:
             case Policy():
                 records.policies[number] = body
             case TrustRecord():
-                row.append((body, Evidence(path, 0, length)))
+                row.append((body, where))
                 records.keyrings[number] = Keyring(body.keys)
                 records.entries |= {entry.public: entry for entry in body.keys}
             case ShardMap():
@@ -244,33 +243,28 @@ def _title(kind: Kind) -> str:
 
 
 def _register(
-    tree: Tree,
-    signatures: Signatures,
-    kind: Kind,
-    directory: str,
-    form: type[Register],
-    root: Verifier | None,
-    findings: list[Finding],
-) -> Iterator[tuple[int, str, int, Register]]:
+    tree: Tree, signatures: Signatures, kind: Kind, directory: str, form: type[Register], root: Verifier | None
+) -> Iterator[tuple[int, Evidence, Register | Finding]]:
+    """Yield of each record its number, where it is, and what it says, or what is wrong with it."""
     for number, path in tree.numbered(directory):
         data = tree.read(path, RECORD_BYTES_MAX)
         if data is None:
             continue
-        where = [Evidence(path, 0, len(data))]
+        where = Evidence(path, 0, len(data))
         try:
             signed = open_signed(kind, data, path)
             body = decode(form, signed.body, path)
         except Damaged as problem:
-            findings.append(found("damaged-record", path, problem.message, where, title=_title(kind)))
+            yield number, where, found("damaged-record", path, problem.message, [where], title=_title(kind))
             continue
-        if root is not None and not (
+        if root is None or (
             signed.key_id == root.id and signatures.verifies(root, CONTEXTS[kind], signed.body, signed.signature)
         ):
-            reason = f"{path} is not signed by the root key {root.id.hex()}; it names key {signed.key_id.hex()}"
-            title = f"the signature of a {kind.name.lower()} record does not verify"
-            findings.append(found("forged-record", path, reason, [*where, Evidence(MARKER)], title=title))
+            yield number, where, body
             continue
-        yield number, path, len(data), body
+        reason = f"{path} is not signed by the root key {root.id.hex()}; it names key {signed.key_id.hex()}"
+        title = f"the signature of a {kind.name.lower()} record does not verify"
+        yield number, where, found("forged-record", path, reason, [where, Evidence(MARKER)], title=title)
 
 
 def _cluster_id(tree: Tree, marker: Marker | None, bodies: list[Register], findings: list[Finding]) -> bytes:
@@ -285,13 +279,6 @@ def _cluster_id(tree: Tree, marker: Marker | None, bodies: list[Register], findi
     if marker is not None:
         return marker.cluster_id
     return min(told) if told else next(named_clusters(tree), bytes(16))
-
-
-def _remember_rejected(records: ClusterRecords, finding: Finding) -> None:
-    directory, _, name = finding.subject.rpartition("/")
-    for kind, register, _ in REGISTERS:
-        if register == directory and name.isdecimal():
-            records.rejected.setdefault(kind, set()).add(int(name))
 
 
 def _holes(records: ClusterRecords) -> Iterator[Finding]:

@@ -459,7 +459,6 @@ class ListedTree(Tree):
             name, is_directory = parent, True
 
     def names(self, directory: str) -> list[tuple[str, bool]]:
-        """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
         return sorted(self._children.get(directory, {}).items())
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -144,18 +144,17 @@ _TABLES: Final[dict[str, tuple[Columns[Any], Callable[[Timeline], Iterable[Any]]
 TABLES: Final = tuple(_TABLES)
 
 
-class _DuckDb(Protocol):
-    """As much of the library as is used."""
-
-    def connect(self) -> Any: ...  # noqa: ANN401 - it has no types of its own
-
-
 def export(timeline: Timeline, directory: Path) -> dict[str, int]:
     """Write every table into a directory, which is made; return how many rows each has.
 
     Raises BadConfiguration where DuckDB is not installed, Environment for a directory that is there already.
     """
-    duckdb = _duckdb()
+    try:
+        duckdb: Any = importlib.import_module("duckdb")
+    except ImportError:
+        raise BadConfiguration(
+            "no-duckdb", "Parquet is written by DuckDB, which is not installed", hint="pip install 'tenure[export]'"
+        ) from None
     try:
         directory.mkdir(parents=True)
     except OSError as problem:
@@ -164,15 +163,6 @@ def export(timeline: Timeline, directory: Path) -> dict[str, int]:
         ) from None
     with duckdb.connect() as connection:
         return {name: _write(connection, name, timeline, directory) for name in TABLES}
-
-
-def _duckdb() -> _DuckDb:
-    try:
-        return cast("_DuckDb", importlib.import_module("duckdb"))
-    except ImportError:
-        raise BadConfiguration(
-            "no-duckdb", "Parquet is written by DuckDB, which is not installed", hint="pip install 'tenure[export]'"
-        ) from None
 
 
 def rows_of(name: str, timeline: Timeline) -> Iterator[Row]:

@@ -18,7 +18,6 @@ from typing import Final
 from auditor.evidence.records import ClusterRecords
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.rules.history import HeadFact
 from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
@@ -49,17 +48,20 @@ OF_SOME: Final = frozenset({"unsettled-write", "hidden-bag", "early-grant"})
 
 
 def name_clocks(
-    findings: Iterable[Finding], tree: Tree, records: ClusterRecords, signatures: Signatures
+    findings: Iterable[Finding], tree: Tree, records: ClusterRecords, signatures: Signatures, staleness: Span
 ) -> Iterator[Finding]:
-    """Yield the findings; those about clocks name the nodes. Reads the tree once more where that is of several."""
+    """Yield the findings; those about clocks name the nodes. Reads the tree once more where that is of several.
+
+    ``staleness``: how stale the signed time of a batch may be, of all of them at most.
+    """
     named = [_with_nodes(each, records) for each in findings]
     several = any(each.code in OF_TWO | OF_SOME and len(nodes_of(each)) > 1 for each in named)
-    ties = _read_ties(tree, records, signatures) if several else Ties(lambda _: None)
+    ties = _read_ties(tree, records, signatures, staleness) if several else Ties(lambda _: None)
     for each in named:
         yield _judged(each, ties)
 
 
-def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures) -> Ties:
+def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures, staleness: Span) -> Ties:
     def read(raw: bytes) -> ClockReading | None:
         with suppress(Damaged):
             token = SignedTime.decode(raw)
@@ -68,7 +70,7 @@ def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures) -> T
                 return ClockReading.of(node, token)
         return None
 
-    ties = Ties(read)
+    ties = Ties(read, staleness)
 
     def judged(each: JudgedFrame) -> None:
         evidence, frame = each.evidence, each.event.clock
@@ -136,13 +138,13 @@ def _of_two(cause: NamedInterval, effect: NamedInterval, ties: Ties) -> tuple[tu
 class Ties(Gathering):
     """How the clocks of a tree are tied to each other: bounds only."""
 
-    def __init__(self, read: Callable[[bytes], ClockReading | None]) -> None:
+    def __init__(self, read: Callable[[bytes], ClockReading | None], staleness: Span = 0) -> None:
         """Know nothing yet. ``read``: what the bytes of a signed time say, if they hold."""
         self._read = read
         self._most: dict[tuple[Clock, Clock], Span] = {}
         """By how much, at most, the second clock is ahead of the first."""
         self._radius: dict[Clock, Span] = {}
-        self._staleness: Span = 0
+        self._staleness = staleness
         self._in_bag: dict[tuple[str, Instant], dict[Clock, ClockReading]] = {}
         """By log and beginning of a bag, the latest signed times of the frames that it was closed with."""
         self._in_rack: dict[str, dict[Clock, ClockReading]] = {}
@@ -214,10 +216,6 @@ class Ties(Gathering):
         self._most[pair] = min(gap, self._most.get(pair, gap))
         for each in (cause, effect):
             self._radius[_clock(each)] = max(each.radius_ns, self._radius.get(_clock(each), 0))
-
-    def head(self, fact: HeadFact) -> None:
-        """Take how stale its signed time may be."""
-        self.stale(fact.token)
 
     def stale(self, token: SignedTime) -> None:
         """Take how stale a signed time may be."""

@@ -253,6 +253,8 @@ class EventStore:
         for first, end in pairwise([*cuts, len(posted)]):
             key, part = int(posted[first] >> 32), found[first:end]
             posting, (text, number) = Posting(key >> 26), keys[key & 0x3FFFFFF]
+            if posting is Posting.FILE:
+                rows["begins"][found[first] - 1] = True
             more = b"".join(rows[column][part - 1].tobytes() for column in MORE.get(posting, ()))
             values = (posting, text, number, part.tobytes(), more)
             self._db.execute("INSERT INTO posting VALUES (?, ?, ?, ?, ?)", values)
@@ -360,9 +362,10 @@ class StoredEvents(Sequence[Event]):
             )
         raw = self._piece(row.piece)[row.at : row.at + row.size]
         if not row.stated:
-            return WHOLE[row.kind].decode(raw)
+            event = WHOLE[row.kind].decode(raw)
+            return msgspec.structs.replace(event, begins=True) if row.begins else event
         where = Evidence(self._text(row.path), row.offset, row.length)
-        return self._batch(row.stated).said(_entries.decode(raw), row.place, where)
+        return next(self._batch(row.stated).told(_entries.decode(raw), b"", row.place, where))[0]
 
     # Positions.
 
@@ -403,8 +406,5 @@ class StoredEvents(Sequence[Event]):
 
     def beginning_at(self, where: Evidence) -> list[int]:
         """Return the positions of the events whose bytes begin there."""
-        try:
-            positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
-        except UnicodeEncodeError:
-            return []  # a name that is no UTF-8 has no events
+        positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
         return [int(each) for each in positions[offsets == where.offset]]

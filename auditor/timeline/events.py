@@ -7,7 +7,7 @@ in the wrong order by as much as their bounds overlap; nothing here decides anyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.paths import Bag
-from appliance.formats.witness import BatchHead, Ended, Half, Resumed, SessionEnded, SessionWitness, Witness
+from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
 from auditor.evidence.signatures import FrameEvidence
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
@@ -165,8 +165,8 @@ class FrameWritten(_Signed, frozen=True):
     """Why readers do not see it though it is there; empty where they do."""
     leases: tuple[tuple[str, bytes], ...]
     """Domain and correlation id of each lease that it was written under."""
-    begins: bool = True
-    """Whether it is the first of its data file that can be read."""
+    begins: bool = False
+    """Whether it is the first of its data file that can be read: known when all are in order."""
 
     @property
     def accepted_count(self) -> int:
@@ -204,8 +204,6 @@ class FrameColumns(msgspec.Struct, array_like=True):
     """Frames that columns judged, in order of rank: of each every message is accepted, and every signature good."""
 
     files: list[FrameFile]
-    begins: list[bool]
-    """Of each file: whether its first frame here is the first of it that can be read."""
     clocks: list[ClockReading]
     leases: list[tuple[str, bytes]]
     """Domain and correlation id."""
@@ -216,10 +214,6 @@ class FrameColumns(msgspec.Struct, array_like=True):
 
     def table(self) -> NDArray[np.void]:
         return np.frombuffer(self.rows, FRAME)
-
-    def firsts(self) -> NDArray[np.int64]:
-        """Return the number of the first frame of each file."""
-        return np.searchsorted(self.table()["file"], np.arange(len(self.files)))
 
 
 class BagClosed(_Listing, frozen=True):
@@ -265,6 +259,16 @@ class LogBorn(_Signed, frozen=True):
     kind: str
 
 
+def statement_name(digest: bytes, position: int) -> bytes:
+    """Return the name of a statement about a lease: the digest of its batch's head, and the place in the batch."""
+    return b"t" + digest + position.to_bytes(8)
+
+
+def end_name(correlation_id: bytes, domain: str) -> bytes:
+    """Return the name of what is said of the end of a lease."""
+    return b"e" + correlation_id + domain.encode()
+
+
 class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
     """By whom, and when, a batch of statements was signed."""
 
@@ -280,37 +284,37 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
         who, shard = f"shard {head.map_number}/{head.shard:04d}", (head.map_number, head.shard)
         return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
 
-    def said(
-        self,
-        entry: Witness | Ended | SessionWitness | SessionEnded | Resumed,
-        position: int,
-        where: Evidence,
-        shift: Span = 0,
-    ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver | RunResumed:
-        """Return what one of its entries says. ``shift``: how much more its clock would have shown of ends."""
+    def told(
+        self, entry: Entry, digest: bytes, position: int, where: Evidence, shift: Span = 0
+    ) -> Iterator[tuple[LeaseTold | LeaseEnded | SessionTold | SessionOver | RunResumed, bytes | None]]:
+        """Yield what one of its entries says, and then the ends that a witness tells of, each with its name.
+
+        ``digest``: of the batch's head; ``shift``: how much more its clock would have shown of ends.
+        """
         signed = self._signed(position, where)
         match entry:
             case Witness():
-                return LeaseTold(*signed, entry)
-            case SessionWitness():
-                return SessionTold(*signed, entry)
+                yield LeaseTold(*signed, entry), statement_name(digest, position)
+                for end in (entry.last_ended, entry.floor_set_by):
+                    if end is not None:
+                        heard = LeaseEnded(end.ended_ns, *signed[1:], entry.domain, end, None, None)
+                        yield heard, end_name(end.correlation_id, entry.domain)
             case Ended():
-                instant, numbers = entry.ending.ended_ns + shift, (entry.floor_ns, entry.settle_to_ns)
-                return LeaseEnded(instant, *signed[1:], entry.domain, entry.ending, *numbers)
+                end, numbers = entry.ending, (entry.floor_ns, entry.settle_to_ns)
+                own = LeaseEnded(end.ended_ns + shift, *signed[1:], entry.domain, end, *numbers)
+                yield own, end_name(end.correlation_id, entry.domain)
+            case SessionWitness():
+                yield SessionTold(*signed, entry), None
             case SessionEnded():
-                return SessionOver(entry.ended_ns + shift, *signed[1:], entry)
+                yield SessionOver(entry.ended_ns + shift, *signed[1:], entry), None
             case Resumed():
-                return RunResumed(*signed, entry.since_ns)
+                yield RunResumed(*signed, entry.since_ns), None
+            case _:
+                pass
 
     def followed(self, head: BatchHead, where: Evidence) -> MapFollowed:
         """Return by which map its shard goes."""
         return MapFollowed(*self._signed(0, where), head.going_by, head.half)
-
-    def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
-        """Return the ends of leases that a later witness tells of."""
-        signed = self._signed(position, where)[1:]
-        ends = [ending for ending in (witness.last_ended, witness.floor_set_by) if ending is not None]
-        return [LeaseEnded(end.ended_ns, *signed, witness.domain, end, None, None) for end in ends]
 
     def _signed(self, position: int, where: Evidence) -> tuple[Instant, Place, ClockReading, Evidence, ShardName]:
         return self.clock.midpoint_ns, (self.who, self.run, self.sequence, position), self.clock, where, self.shard
@@ -458,10 +462,11 @@ def _words(event: Event) -> str:
             wrote = f"{event.writer} wrote frame {event.sequence} to {event.log}: {event.messages} messages"
             return f"{wrote} under {under}{void}"
         case BagClosed():
-            return (
-                f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {event.files} files, "
-                f"{event.accepted} messages accepted, {event.rejected} rejected, {event.void_files} files void"
-            )
+            there = f"{event.accepted} messages accepted, {event.rejected} rejected"
+            if event.missing:
+                there += f" in {event.files - event.missing} of them, the others are not here as they were listed"
+            what = f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {event.files} files"
+            return f"{what}, {there}, {event.void_files} files void"
         case RackSealed():
             return f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {event.bags} bags"
         case LogBorn():

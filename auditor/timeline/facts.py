@@ -21,18 +21,17 @@ from appliance.formats.closed import LockFile, open_seal
 from appliance.formats.framing import Kind
 from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
-from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
+from appliance.formats.witness import BatchHead, Entry, Half
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
 from auditor.rules.bags import lock_of
 from auditor.rules.finding import Evidence
-from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
-from timeagent.units import Instant, Span
+from timeagent.units import Instant
 
 from ..rules.bags import SealFacts
 from ..walk.parts import EvidenceSource
@@ -48,6 +47,7 @@ from .events import (
     RackSealed,
     StatedBatch,
     WhatIf,
+    statement_name,
 )
 
 UNLISTED_RANK: Final = 2**39
@@ -58,45 +58,11 @@ type Mark = tuple[str, str, Instant]
 """Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""
 
 
-def statement_name(digest: bytes, position: int) -> bytes:
-    """Return the name of a statement about a lease: the digest of its batch's head, and the place in the batch."""
-    return b"t" + digest + position.to_bytes(8)
-
-
-def end_name(correlation_id: bytes, domain: str) -> bytes:
-    """Return the name of what is said of the end of a lease."""
-    return b"e" + correlation_id + domain.encode()
-
-
-def statements(
-    batch: StatedBatch, digest: bytes, entry: Entry, position: int, where: Evidence, shift: Span = 0
-) -> Iterator[tuple[Event, bytes | None]]:
-    """Yield what an entry says, and the ends that a witness tells of, each with its name.
-
-    ``digest``: of the batch's head; ``shift``: how much more its clock would have shown of ends.
-    """
-    match entry:
-        case Ended():
-            name = end_name(entry.ending.correlation_id, entry.domain)
-            yield batch.said(entry, position, where, shift), name
-        case Witness():
-            yield batch.said(entry, position, where), statement_name(digest, position)
-            for end in batch.heard(entry, position, where):
-                yield end, end_name(end.ending.correlation_id, end.domain)
-        case SessionWitness() | SessionEnded() | Resumed():
-            yield batch.said(entry, position, where, shift), None
-        case _:
-            pass
-
-
 class Gathering:
     """Takes what is read; this one takes nothing."""
 
     rank = 0
     """Set before each call: of what is told at several places, in a ledger or in frames, the lowest counts."""
-
-    def head(self, fact: HeadFact) -> None:
-        """Take a batch head."""
 
     def knows(self, name: bytes) -> bool:  # noqa: ARG002 - of a class that takes nothing
         """Whether a statement about a lease is known already, or of no interest."""
@@ -110,55 +76,6 @@ class Gathering:
 
     def marked(self, mark: Mark) -> None:
         """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
-
-
-class ShardFacts:
-    """Tells of chains and ledgers, and of the witnesses that frames carry."""
-
-    def __init__(self, found: Gathering, lens: WhatIf = AS_IT_WAS, base: int = 0) -> None:
-        """Take where events go to. ``base``: added to the ranks of what ledgers tell."""
-        self._found = found
-        self._lens = lens
-        self._base = base
-        self._parts: dict[bytes, tuple[int, Half]] = {}
-        """By which map each run goes, and as which half, as it was told last."""
-
-    def head(self, head: BatchHead, digest: bytes, where: Evidence) -> None:
-        """Take the head of a ledger's block."""
-        token = self._lens.token(head.node, head.signed_time())
-        self._found.head(HeadFact(head, digest, token, where, in_ledger=1))
-        part = head.going_by, head.half
-        if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
-            self._parts[head.incarnation] = part
-            self._found.rank = self._base
-            name = b"m" + head.incarnation + b"%d %s" % (head.going_by, head.half.encode())
-            self._found.add(StatedBatch.under(head, token).followed(head, where), name)
-
-    def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
-        """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
-        self._found.rank = self._base + rank
-        batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
-        for told in statements(batch, digest, entry, position, where, self._lens.shifts.get(head.node, 0)):
-            self._found.add(*told)
-
-    def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
-        """Take a ceiling record, from its file or a ledger's copy."""
-        token = self._lens.token(record.node, SignedTime.decode(record.time, where.path))
-        shard = (record.map_number, record.shard)
-        place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
-        clock = ClockReading.of(record.node, token)
-        self._found.add(CeilingLinked(token.midpoint_ns, place, clock, where, shard, record), b"c" + data)
-
-    def carried(self, evidence: FrameEvidence) -> None:
-        """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
-        for held in evidence.witnesses:
-            if held.refusal is None:
-                fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=0)
-                self._found.head(fact)
-                batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
-                if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
-                    for told in statements(batch, held.head_digest, held.witness, *place):
-                        self._found.add(*told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +110,8 @@ class _ToldBag:
     """Digests of frames that count: equal frames within a bag count once."""
 
 
-class RackFacts:
-    """Tells of logs and racks, one after another."""
+class Facts:
+    """Tells of chains and ledgers, of logs and racks one after another, and of the witnesses that frames carry."""
 
     def __init__(
         self,
@@ -202,21 +119,61 @@ class RackFacts:
         found: Gathering,
         *,
         lens: WhatIf = AS_IT_WAS,
+        base: int = 0,
         judged: Callable[[JudgedFrame], None] | None = None,
     ) -> None:
-        """Take where events go to. ``judged``: told of each frame that can be read, of those of no event too."""
+        """Take where events go to. ``base``: added to the ranks of what ledgers tell.
+
+        ``judged``: told of each frame that can be read, of those of no event too.
+        """
         self._reading = reading
         self._records = reading.records
         self._found = found
         self._lens = lens
+        self._base = base
         self._tell = judged
-        self._shards = ShardFacts(found, lens)
+        self._parts: dict[bytes, tuple[int, Half]] = {}
+        """By which map each run goes, and as which half, as it was told last."""
         self._closings: dict[Instant, _ToldBag] = {}
-        self._begun: set[str] = set()
-        """Data files of the rack that an event was made of."""
-        self._clean_from: dict[str, int] = {}
-        """Of data files whose clean frames are told later, where the first of these stands."""
         self._unlisted = UNLISTED_RANK
+
+    # Chains and ledgers.
+
+    def head(self, head: BatchHead, where: Evidence) -> None:
+        """Take the head of a ledger's block."""
+        part = head.going_by, head.half
+        if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
+            self._parts[head.incarnation] = part
+            self._found.rank = self._base
+            name = b"m" + head.incarnation + b"%d %s" % (head.going_by, head.half.encode())
+            batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
+            self._found.add(batch.followed(head, where), name)
+
+    def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
+        """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
+        self._found.rank = self._base + rank
+        batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
+        for told in batch.told(entry, digest, position, where, self._lens.shifts.get(head.node, 0)):
+            self._found.add(*told)
+
+    def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
+        """Take a ceiling record, from its file or a ledger's copy."""
+        token = self._lens.token(record.node, SignedTime.decode(record.time, where.path))
+        shard = (record.map_number, record.shard)
+        place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
+        clock = ClockReading.of(record.node, token)
+        self._found.add(CeilingLinked(token.midpoint_ns, place, clock, where, shard, record), b"c" + data)
+
+    def _carried(self, evidence: FrameEvidence) -> None:
+        """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
+        for held in evidence.witnesses:
+            if held.refusal is None:
+                batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
+                if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
+                    for told in batch.told(held.witness, held.head_digest, *place):
+                        self._found.add(*told)
+
+    # Logs and racks.
 
     def born(self, grid: Grid, birth: LogBirth, token: SignedTime, where: Evidence) -> None:
         """Take the birth of a log. ``token``: what it was signed with, whether that holds or not."""
@@ -248,21 +205,13 @@ class RackFacts:
         twice = raw.frame.digest in told.seen if self._lens.any else twice
         self._frame(raw, told, file.path, listed=True, twice=twice, fits=not misplaced, void="it came too late")
 
-    def clean_from(self, clean: FrameColumns) -> None:
-        """Take where the first clean frame of each of some files stands, before the others of these files."""
-        offsets = clean.table()["offset"][clean.firsts()].tolist()
-        self._clean_from = {each.file: offset for each, offset in zip(clean.files, offsets, strict=True)}
-
     def clean_frames(self, clean: FrameColumns) -> None:
         """Take frames that columns judged, after the others of their files."""
-        clean.begins = [each.file not in self._begun for each in clean.files]
-        self._begun.update(each.file for each in clean.files)
-        if clean.files:
-            messages = np.add.reduceat(clean.table()["messages"], clean.firsts()).tolist()
-            for each, accepted in zip(clean.files, messages, strict=True):
-                self._closings[each.bag_ns].accepted += accepted
+        table = clean.table()
+        messages = np.bincount(table["file"], table["messages"]).astype(np.int64).tolist()
+        for each, accepted in zip(clean.files, messages, strict=True):
+            self._closings[each.bag_ns].accepted += accepted
         self._found.frames(clean)
-        self._clean_from = {}
 
     def open_frame(self, raw: FrameEvidence, listing: BagListing, path: str, *, twice: bool) -> None:
         """Take a frame of a bag that is open. ``twice``: the bag has it already."""
@@ -288,7 +237,6 @@ class RackFacts:
         for closing in self._closings.values():
             self._close(closing)
         self._closings.clear()
-        self._begun.clear()
         if seal is not None:
             self._seal(listing, seal)
 
@@ -391,7 +339,7 @@ class RackFacts:
         writer and log that its place says; ``void``: why it does not count where no list does.
         """
         evidence, bag, lock = self._lens.frame(raw), told.bag, told.lock
-        head, timestamps, at = evidence.frame.head, evidence.frame.timestamps, evidence.where.offset
+        head, timestamps = evidence.frame.head, evidence.frame.timestamps
         if listed is not None:
             listed = lock is not None and self._lens.listed(bag, evidence.token, listed=listed)
         accepted, span, why = (0, 0), None, void if listed is False else "the bag has the same frame already"
@@ -429,13 +377,10 @@ class RackFacts:
                 for held in evidence.witnesses
                 if held.refusal is None
             ),
-            begins=evidence.refusal is None and path not in self._begun and at < self._clean_from.get(path, at + 1),
         )
         if evidence.refusal is None:
             self._found.add(event)
-            if event.begins:
-                self._begun.add(path)
-        self._shards.carried(evidence)
+        self._carried(evidence)
         if self._tell is not None:
             self._tell(JudgedFrame(evidence, event, bag, told.token))
 

@@ -79,7 +79,6 @@ class LeaseState(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def witness(self) -> Witness:
-        """The newest."""
         return self.told.witness
 
     @property

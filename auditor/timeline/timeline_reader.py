@@ -45,6 +45,7 @@ from .events import (
 from .fold import Working
 from .state import StateAt
 
+_finding: Final = msgspec.json.Decoder(Finding)
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state, from the second time on."""
 STATES_APART: Final = 64
@@ -63,7 +64,7 @@ class Timeline:
         self.start_ns, self.end_ns = self.events.instant(min(1, count)), self.events.instant(count)
         """The first and the last instant that the copy tells of; 0 where it tells nothing."""
         self.findings: list[tuple[Instant, Finding]] = [
-            (instant, _finding(value))
+            (instant, _finding.decode(value))
             for instant, value in db.execute("SELECT instant, value FROM finding ORDER BY instant, number")
         ]
         """Each with the instant at which its evidence was complete, in order of that."""
@@ -268,7 +269,7 @@ def open_audited(path: Path) -> AuditedTree:
     head = heads[0]
     try:
         timeline = Timeline(db)
-        found = tuple(_finding(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
+        found = tuple(_finding.decode(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
         audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
         policy = Policy(number=0, cluster_id=audited.cluster_id)
         if head["policy"]:
@@ -276,7 +277,3 @@ def open_audited(path: Path) -> AuditedTree:
     except (*INDEX_ERRORS, ValueError, KeyError, TypeError) as problem:
         raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=f"remove it; {way_out}") from None
     return AuditedTree(audited, timeline, policy)
-
-
-def _finding(data: str) -> Finding:
-    return msgspec.convert(json.loads(data), Finding)

@@ -26,7 +26,6 @@ from auditor.evidence.records import ClusterRecords
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
-from timeagent.console import printable
 from timeagent.units import INSTANT_MAX, Instant
 
 from ..columns.index import Database, Index
@@ -46,9 +45,11 @@ from .events import (
     SessionTold,
     StatedBatch,
     ceiling_name,
+    end_name,
     leases_of,
+    statement_name,
 )
-from .facts import Gathering, Mark, end_name, statement_name, statements
+from .facts import Gathering, Mark
 from .state import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 
@@ -59,14 +60,15 @@ LEDGER_RANK: Final = -(2**61)
 HEARSAY_RANK: Final = 2**61
 """Added to the ranks of what later witnesses tell of ends: their shard's own word counts more."""
 HEADS_AT_HAND: Final = 4_096
+_HEAD: Final = "CREATE TABLE IF NOT EXISTS timeline (name TEXT PRIMARY KEY, value BLOB);"
 _SCHEMA: Final = f"""
 {EVENTS}
 CREATE TABLE marked (mark TEXT, log TEXT, start INTEGER, PRIMARY KEY (mark, log, start)) WITHOUT ROWID;
 CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
-CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
+{_HEAD}
 {CHECKPOINTS}
 """
-_TABLES: Final = re.findall(r"(?m)^CREATE TABLE (\w+)", _SCHEMA)
+_TABLES: Final = re.findall(r"(?m)^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", _SCHEMA)
 _encoder: Final = msgspec.msgpack.Encoder()
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 """Of what the walk has checked: nothing is checked again."""
@@ -92,37 +94,23 @@ class EventRows(Gathering):
         self.told = Told()
 
     def knows(self, name: bytes) -> bool:
-        """Whether a statement about a lease is known here already."""
         return name in self._names
 
     def add(self, event: Event, name: bytes | None = None) -> None:
         if name is not None:
             self._names.add(name)
-        try:
-            value = _encoder.encode(event)
-        except UnicodeEncodeError:
-            value = _encoder.encode(_shown(event))
         rank = self.rank + HEARSAY_RANK if isinstance(event, LeaseEnded) and event.heard else self.rank
-        self.told.events.append((name, rank, RANKS[type(event)], value))
+        self.told.events.append((name, rank, RANKS[type(event)], _encoder.encode(event)))
 
     def frames(self, columns: FrameColumns) -> None:
         self.told.frames.append(columns)
 
     def marked(self, mark: Mark) -> None:
-        """Take that a bag has a prelock, or a pack."""
         self.told.marks.append(mark)
 
     def chunks(self) -> list[bytes]:
         """Return everything, encoded."""
         return [_encoder.encode(self.told)]
-
-
-def _shown(event: Event) -> Event:
-    """Return an event with names of files that are no UTF-8 as they are shown."""
-    where = Evidence(printable(event.where.path), event.where.offset, event.where.length)
-    if isinstance(event, FrameWritten):
-        return msgspec.structs.replace(event, where=where, file=printable(event.file))
-    return msgspec.structs.replace(event, where=where)
 
 
 class _Waiting(NamedTuple):
@@ -142,7 +130,6 @@ class TimelineWriter:
         self._batch = lru_cache(HEADS_AT_HAND)(self._stated)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._taken.clear()
 
     def take(self, chunks: Iterable[bytes], base: int = 0) -> None:
@@ -267,7 +254,7 @@ class TimelineWriter:
         for itself, row in zip(whole.tolist(), bucket.each(rows, *columns), strict=True):
             place, head, position, at, size, told.rank = row
             entry, batch = _entries.decode(raw[at : at + size]), self._batch(*heads[head])
-            for event, name in statements(batch, heads[head][2], entry, position, Evidence(*place)):
+            for event, name in batch.told(entry, heads[head][2], position, Evidence(*place)):
                 if isinstance(event, LeaseEnded) and event.heard:
                     wanted = event.ending.correlation_id not in gone
                 else:
@@ -288,7 +275,6 @@ class TimelineWriter:
         rows["path"] = store.keys(each.path for each in files)[file]
         for each in ("offset", "length", "messages", "first", "last", "under"):
             rows[each] = table[each]
-        rows["begins"][columns.firsts()] = columns.begins
         order["maker"] = store.makers((f"writer {each.writer}", each.incarnation) for each in files)[file]
         order["sequence"], order["rank"] = table["sequence"], table["rank"] + base
         under, domains = np.frombuffer(columns.under, "<u4"), store.keys(domain for domain, _ in columns.leases)
@@ -405,7 +391,10 @@ def keep_timeline(writer: TimelineWriter, audited: Audit, records: ClusterRecord
     ``state``: a digest of all that it depends on; where the database has a timeline of that state, only the findings
     are written again. ``None``: it is not known.
     """
-    db, head = writer.db, _head(writer.db)
+    db = writer.db
+    db.execute(_HEAD)
+    known = [json.loads(value) for (value,) in db.execute("SELECT value FROM timeline")]
+    head: dict[str, Any] = known[0] if known else {}
     if state is None or head.get("state") != state.hex():
         policy = records.newest_policy
         head = {"state": state.hex() if state else "", "policy": encode(policy).hex() if policy is not None else ""}
@@ -413,14 +402,6 @@ def keep_timeline(writer: TimelineWriter, audited: Audit, records: ClusterRecord
     keep_findings(db, audited.findings)
     head["audit"] = msgspec.to_builtins(replace(audited, findings=()))
     db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (json.dumps(head),))
-
-
-def _head(db: Database) -> dict[str, Any]:
-    if any(True for _ in db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'timeline'")):
-        for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'"):
-            found: dict[str, Any] = json.loads(value)
-            return found
-    return {}
 
 
 def keep_findings(db: Database, findings: Iterable[Finding]) -> None:
@@ -436,5 +417,4 @@ def keep_findings(db: Database, findings: Iterable[Finding]) -> None:
         instants = [events.instant(position) for position in rests_on]
         named = [each.latest_ns for each in finding.times]
         placed = min(max(instants or named, default=end), end)
-        value = json.dumps(msgspec.to_builtins(finding))  # not by msgspec: what it names may be no UTF-8
-        db.execute("INSERT INTO finding VALUES (?, ?, ?)", (number, placed, value))
+        db.execute("INSERT INTO finding VALUES (?, ?, ?)", (number, placed, msgspec.json.encode(finding)))

@@ -34,7 +34,7 @@ from ..walk.bags import BagWalk
 from ..walk.parts import EvidenceSource, LedgersSeen, Part, PartMaker
 from ..walk.shards import ShardWalk
 from .events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
-from .facts import Gathering, JudgedFrame, RackFacts, ShardFacts
+from .facts import Facts, Gathering, JudgedFrame
 from .timeline_reader import Timeline
 from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
 
@@ -59,7 +59,7 @@ def read_one_by_one(
     reading = EvidenceSource(tree, records, signatures, one_by_one=True)
     if not evidence:
         reading.keep = lambda _: []
-    facts = ShardFacts(found, lens, LEDGER_RANK)
+    facts = Facts(reading, found, lens=lens, base=LEDGER_RANK, judged=judged)
     shards = ShardWalk(reading, told, facts)
     found.rank = FIRST_RANK
     shards.walk_chains()
@@ -68,8 +68,7 @@ def read_one_by_one(
         done += 1
         if progress:
             progress(done, file.path)
-    racks = RackFacts(reading, found, lens=lens, judged=judged)
-    bags = BagWalk(reading, told, racks)
+    bags = BagWalk(reading, told, facts)
     for log in tree.logs():
         grid = bags.begin(log)
         if grid is None:

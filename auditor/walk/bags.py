@@ -47,7 +47,7 @@ from ..rules import bags as bag_rules
 from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 from ..rules.finding import Evidence, Finding
 from ..rules.records import Policies, signed_by, stamp_findings
-from ..timeline.facts import RackFacts
+from ..timeline.facts import Facts
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
 
@@ -55,7 +55,7 @@ from .parts import EvidenceSource, PartMaker
 class BagWalk:
     """Audits racks, one after another, each by itself."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
         self.frames = FrameJudge(reading, told, timeline)
         self._timeline = timeline
@@ -345,7 +345,7 @@ class BagWalk:
             self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
-        keyring, policy = self._records.keyring(lock.trust_number), self._records.policy(lock.policy_number)
+        keyring, policy = self._records.keyring(lock.trust_number), self._records.policies.get(lock.policy_number)
         policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
         by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
         blind = self._listed(listing, by, pack)

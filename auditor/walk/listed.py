@@ -19,8 +19,8 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from ..columns import frames
-from ..columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
+from ..columns import frames, layout
+from ..columns.frames import FrameBatch, FrameTokens, JudgedFile
 from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
 from ..columns.records import Shapes
 from ..columns.witnesses import Witnesses
@@ -30,7 +30,7 @@ from ..rules import bags as bag_rules
 from ..rules.finding import Evidence
 from ..rules.time import judge_frame, stamp_after_frame
 from ..timeline.events import FrameColumns
-from ..timeline.facts import RackFacts
+from ..timeline.facts import Facts
 from .parts import EvidenceSource, PartMaker
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
@@ -41,7 +41,7 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 class FrameJudge:
     """Judges the frames of one file after another, and gathers the columns of one rack."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
         """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
         self._timeline = timeline
         self._reading = reading
@@ -86,8 +86,6 @@ class FrameJudge:
             self._one_by_one(files[0])
             return
         batch, clean, written = read
-        if self._timeline and written:
-            self._timeline.clean_from(written)
         for number in np.flatnonzero(~clean).tolist():
             file, offset = files[batch.file[number]], int(batch.offset[number])
             piece = piece_at(file.data, offset)
@@ -229,7 +227,7 @@ class FrameJudge:
 
     # By columns.
 
-    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, Flags, FrameColumns | None] | None:
+    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, layout.Flags, FrameColumns | None] | None:
         """Judge the frames of some files by columns; count those that are clean, and keep rows about them.
 
         Returns the frames, which of them are clean, and these as a timeline is told of them, where one is.
@@ -260,7 +258,7 @@ class FrameJudge:
             files[file].by.seen.add(batch.names[number])
         return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
-    def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
+    def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: layout.Column, rank: int) -> None:
         rows = np.zeros(len(chosen), FRAME)
         file = batch.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
@@ -277,7 +275,9 @@ class FrameJudge:
         rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], batch.length[chosen], rank + chosen
         self._rows.add(rows)
 
-    def _keep_uses(self, batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags, rank: int) -> None:
+    def _keep_uses(
+        self, batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: layout.Flags, rank: int
+    ) -> None:
         chosen = np.flatnonzero(clean[witnesses.frame])
         if not len(chosen):
             return
@@ -301,7 +301,7 @@ class FrameJudge:
     def _paths(self, maker: ChunkMaker, batch: FrameBatch) -> NDArray[np.uint32]:
         return maker.paths.all_of(self._told.shown(file.where.path) for file in batch.files)
 
-    def _tell_heads(self, batch: FrameBatch, witnesses: Witnesses, clean: Flags, rank: int) -> None:
+    def _tell_heads(self, batch: FrameBatch, witnesses: Witnesses, clean: layout.Flags, rank: int) -> None:
         """Tell the index of each batch head, and of each session lease, by the first clean frame that carries it."""
         kept, of_session = (np.flatnonzero(clean[each]) for each in (witnesses.frame, witnesses.session_frame))
         frame = np.concatenate((witnesses.frame[kept], witnesses.session_frame[of_session]))

@@ -28,15 +28,15 @@ from appliance.formats.witness import (
 )
 from timeagent.errors import Damaged
 
-from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
-from ..columns.records import Column, Records, Shapes
+from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, Column, HeadName, small
+from ..columns.records import Records, Shapes
 from ..columns.witnesses import entry_rows
 from ..evidence.records import RECORD_BYTES_MAX
 from ..evidence.signatures import head_refusal
 from ..evidence.tree import ChainFile, LedgerFile, Rest, Tail
 from ..rules.finding import Evidence, Verdict, found
 from ..rules.records import ceiling_findings, title_of
-from ..timeline.facts import ShardFacts
+from ..timeline.facts import Facts
 from .parts import EvidenceSource, PartMaker
 
 _ENTRIES_AT_ONCE: Final = 32_768
@@ -59,7 +59,7 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: ShardFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes all that is found.
 
         ``timeline``: told of all that columns do not take.
@@ -256,7 +256,7 @@ class ShardWalk:
         self._rank -= 1
         self._told.add_head(head, digest, each.block.head, each.where, self._rank, in_ledger=True)
         if self._timeline:
-            self._timeline.head(head, digest, each.where)
+            self._timeline.head(head, each.where)
         each.name, each.rank = (head.incarnation, head.sequence, digest), self._rank
 
     def _other(self, each: _Block, position: int) -> None:

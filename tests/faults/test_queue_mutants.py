@@ -29,9 +29,9 @@ MUTANTS = {
     ),
     "no look after the link": Mutant(
         ceiling,
-        "CeilingChain._link",
-        "look_for(self._port, record.number)",
-        "[record.number]",
+        "CeilingChain._link_and_look",
+        "look_for(self._port, number)",
+        "[number]",
         chain_tests.test_pruned_slot_that_can_be_linked_again_gives_no_right,
         (70,),
     ),
@@ -61,7 +61,7 @@ MUTANTS = {
         ceiling,
         "CeilingChain._next_record",
         "return record, sign(Kind.CEILING, record, signer)",
-        "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
+        "self.ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
         chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
     ),
     "successor takes a running record's floor": Mutant(
@@ -80,9 +80,9 @@ MUTANTS = {
     ),
     "newest records pruned": Mutant(
         ceiling,
-        "CeilingChain._link",
-        "number <= record.number - RECORDS_KEPT",
-        "number < record.number",
+        "CeilingChain._link_and_look",
+        "each <= number - RECORDS_KEPT",
+        "each < number",
         chain_tests.test_only_the_newest_records_and_those_of_others_are_kept,
     ),
     "holder believes a contradicted witness": Mutant(

@@ -61,7 +61,7 @@ MUTANTS: dict[str, Fault] = {
         recall,
         "Recalls.attend",
         "each.told_ns = each.told_ns or now",
-        "self._of.pop(each.wanted.correlation_id, None)\n            self._by_holder = {}",
+        "self.asked.pop(each.wanted.correlation_id, None)\n            self._by_holder = {}",
         shard_tests.test_lost_answer_is_given_again_and_nothing_is_told_twice,
     ),
     "what was heard of another incarnation counts": (

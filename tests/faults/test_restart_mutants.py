@@ -84,7 +84,7 @@ MUTANTS = {
         tests.test_record_in_doubt_of_the_run_before_may_be_there_or_not, (True,),
     ),
     "a record is never in doubt again": Mutant(
-        ceiling, "CeilingChain._link", "self._must_win = False", "pass",
+        ceiling, "CeilingChain._link_and_look", "self._must_win = False", "pass",
         tests.test_link_that_was_won_is_won_though_the_look_failed,
     ),
     "any clock will do": Mutant(

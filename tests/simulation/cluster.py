@@ -119,7 +119,7 @@ class Founded:
         found_cluster(mount, Path("/"), policy, self.root)
         registers = self.registers(mount)
         for node in nodes:
-            admit(registers, self.root, node, self.keys[node], T0)
+            admit(registers, self.root, node, {each: key.public for each, key in self.keys[node].items()}, T0)
         publish_map(registers, self.root, [nodes[shard] for shard in range(shards)])
         self.map = registers.newest_map()
         time = SimulatedTime(self.server.scheduler, self.keys["n1"][Purpose.TIME])

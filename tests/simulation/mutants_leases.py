@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.formats import chains
 from appliance.lease import ceiling, connection, domain, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping
@@ -165,7 +164,7 @@ LEASES: tuple[Mutant, ...] = (
             ceiling,
             "CeilingChain._link",
             "record, data = self._pending",
-            "record, data = self._pending\nself._number, self._ceiling_ns = (record.number, record.ceiling_ns)",
+            "record, data = self._pending\nself.number, self.ceiling_ns = (record.number, record.ceiling_ns)",
         ),
         "witnesses",
         "leases",
@@ -196,7 +195,7 @@ LEASES: tuple[Mutant, ...] = (
         "nobody looks for a higher number after linking a ceiling record",
         (
             (ceiling, "look_for", "if numbers and numbers[-1] > number:", "if not numbers:"),
-            (ceiling, "CeilingChain._link", "number <= record.number - RECORDS_KEPT", "number <= record.number - 1"),
+            (ceiling, "CeilingChain._link_and_look", "each <= number - RECORDS_KEPT", "each <= number - 1"),
         ),
         "witnesses",
         "contenders",
@@ -215,7 +214,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a successor holds the newest record against the number of its own",
         one(
-            chains,
+            ceiling,
             "ceiling_of",
             "if found != (cluster_id, map_number, shard, number):",
             "if found != (cluster_id, map_number, shard, number + 1):",
@@ -256,8 +255,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             ceiling,
             "CeilingChain._depose",
-            "return self._deposed",
-            "gone, self._deposed = (self._deposed, None)\nreturn gone",
+            "self.deposed, self.ceiling_ns = (Deposed(f'{reason}; the right to grant {ended}'), 0)\n"
+            "return self.deposed",
+            "return Deposed(reason)",
         ),
         "witnesses",
         "contenders",

@@ -36,7 +36,7 @@ RESTARTS: tuple[Mutant, ...] = (
             ceiling,
             "CeilingChain.resume",
             "self._must_win = True",
-            "self.number, self._ceiling_ns, self._linked = (kept.number, kept.ceiling_ns, newest)\n"
+            "self.number, self.ceiling_ns, self._linked = (kept.number, kept.ceiling_ns, newest)\n"
             "return Extended(kept, newest)",
         ),
         "resumed",

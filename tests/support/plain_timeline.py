@@ -6,6 +6,8 @@ import threading
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from auditor.timeline.events import (
     RANKS,
     BagClosed,
@@ -36,6 +38,17 @@ if TYPE_CHECKING:
 def order(event: Event) -> tuple[Instant, int, Place]:
     """Return by what events are sorted: the instant, then cause before effect, then each maker's own order."""
     return event.instant_ns, RANKS[type(event)], event.place
+
+
+def _beginning(events: list[Event]) -> Iterator[Event]:
+    """Yield events in order; the first of each data file says that it is."""
+    begun: set[str] = set()
+    for event in events:
+        if isinstance(event, FrameWritten) and event.file not in begun:
+            begun.add(event.file)
+            yield msgspec.structs.replace(event, begins=True)
+        else:
+            yield event
 
 
 class PlainDomains(dict[str, DomainState]):
@@ -97,7 +110,7 @@ class PlainTimeline(Timeline):
         marks: Collection[Mark] = (),
     ) -> None:
         """Sort the events."""
-        self._sorted: list[Event] = sorted(events, key=order)
+        self._sorted: list[Event] = list(_beginning(sorted(events, key=order)))
         self.events = cast("StoredEvents", self._sorted)
         self._instants = [event.instant_ns for event in self.events]
         self.start_ns, self.end_ns = (self._instants[0], self._instants[-1]) if self._instants else (0, 0)

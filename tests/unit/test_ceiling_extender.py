@@ -40,7 +40,6 @@ from tests.support.shards import (
 )
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
 from timeagent.clock import SystemClock
-from timeagent.errors import BadTime
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class Hosted:
         self.world = World(path)
         self.mount = HungChain()
         identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
-        self.inner = CeilingChain(self.mount, self.world.time, WITNESS_KEY, PATIENT, identity)
-        self.chain = CeilingExtender(self.inner, self.world.time, PATIENT)
+        self.chain = CeilingExtender(self.mount, self.world.time, WITNESS_KEY, PATIENT, identity)
         self.store = LeaseStore(path / "hung.db")
         self.shard = Shard(
             identity,
@@ -158,7 +156,7 @@ def test_what_is_known_changes_only_when_a_result_is_taken(hosted: Hosted) -> No
     hosted.world.time.advance(3 * SECOND)
     assert isinstance(hosted.chain.extend(), InDoubt)
     hosted.thawed()
-    assert hosted.inner.number == 2
+    assert sorted(hosted.mount.records) == [1, 2]
     assert hosted.chain.number == 1
     assert isinstance(hosted.chain.extend(), Extended)
     assert hosted.chain.number == 2
@@ -209,15 +207,15 @@ def test_orderly_stop_waits_for_the_extension_that_is_under_way(hosted: Hosted) 
 
 
 def test_what_goes_wrong_on_the_thread_is_raised_where_it_was_asked_for(hosted: Hosted) -> None:
-    def no_time() -> object:
-        raise BadTime("no-time", "no bound")
+    def broken(number: int, data: bytes) -> bool:
+        raise ZeroDivisionError(number, data)
 
-    hosted.inner.extend = no_time  # type: ignore[method-assign, assignment]
+    hosted.mount.link = broken  # type: ignore[method-assign]
     raised = False
     for _ in range(200):
         try:
             hosted.chain.extend()
-        except BadTime:
+        except ZeroDivisionError:
             raised = True
             break
         SystemClock().sleep(MS)
@@ -251,7 +249,9 @@ def test_served_clients_are_answered_while_the_mount_hangs(hosted: Hosted, tmp_p
 def test_bare_chain_would_hold_the_caller(tmp_path: Path) -> None:
     hosted = Hosted(tmp_path)
     hosted.hang()
-    caller = Thread(target=hosted.inner.extend, daemon=True)
+    identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
+    bare = CeilingChain(hosted.mount, hosted.world.time, WITNESS_KEY, PATIENT, identity)
+    caller = Thread(target=bare.begin, daemon=True)
     caller.start()
     caller.join(0.2)
     assert caller.is_alive()

@@ -160,10 +160,15 @@ def test_link_that_does_not_decide_fails() -> None:
     assert judged.judge_linked(2, second_refused=True, content_kept=False).verdict is CheckVerdict.FAIL
 
 
-def test_what_else_can_be_wrong_with_files_fails() -> None:
-    assert judged.judge_owner(65534, 1000).verdict is CheckVerdict.FAIL
-    assert judged.judge_exclusive(refused=False).verdict is CheckVerdict.FAIL
-    assert judged.judge_listed(listed=False).verdict is CheckVerdict.FAIL
+def test_what_else_can_be_wrong_with_files_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(Probe, "make", lambda *_: True)
+    monkeypatch.setattr(Probe, "lists", lambda *_: False)
+    with Probe(tmp_path, "x") as probe:
+        (tmp_path / "tmp/x/owner").touch()
+        assert probe.owner().verdict is CheckVerdict.FAIL
+        assert probe.exclusive().verdict is CheckVerdict.FAIL
+        assert probe.listed().verdict is CheckVerdict.FAIL
 
 
 # /tmp is the usual model for a shared directory, and the wrong one.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.admin.membership import Listen, enroll, found_cluster, join_cluster, read_marker, set_up
+from appliance.admin.membership import Listen, enroll, found_cluster, load_root_key, read_marker, set_up
 from appliance.admin.trust import admit, move_node, revoke_node
 from appliance.formats.framing import Kind
 from appliance.formats.names import Address
@@ -18,7 +18,7 @@ from appliance.node.settings import load_settings
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
-from timeagent.keys import Purpose, Signer, key_id, load_private_key, save_private_key
+from timeagent.keys import Purpose, Signer, Verifier, key_id, load_private_key, save_private_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +51,13 @@ def init(storage: Storage, tmp_path: Path, node: str = "node1", policy: Policy =
     return set_up(storage, tmp_path / "root", node, policy, NOW_NS, tmp_path / "nodes" / node)
 
 
-def join(storage: Storage, tmp_path: Path, node: str = "node2", key: str = "nodes/node1/root.key") -> Settings:
-    return join_cluster(storage, tmp_path / "root", node, tmp_path / key, NOW_NS, tmp_path / "nodes" / node)
+def join(
+    storage: Storage, tmp_path: Path, node: str = "node2", key: str = "nodes/node1/root.key", place: str = ""
+) -> Settings:
+    root, marker = tmp_path / "root", read_marker(storage, tmp_path / "root")
+    registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+    root_key = load_root_key(tmp_path / key, marker.root_key, root)
+    return enroll(registers, root, root_key, node, NOW_NS, tmp_path / "nodes" / (place or node))
 
 
 def local(tmp_path: Path) -> set[str]:
@@ -72,8 +77,8 @@ def test_new_cluster_has_a_marker_a_policy_its_founder_and_one_shard(storage: Ro
     assert keyring.refuses(settings.key(Purpose.WITNESS).id, Purpose.TIME, NOW_NS) is not None
 
 
-def _keys() -> dict[Purpose, Signer]:
-    return {purpose: Signer(bytes([number] * 32)) for number, purpose in enumerate(Purpose)}
+def _keys() -> dict[Purpose, bytes]:
+    return {purpose: Signer(bytes([number] * 32)).public for number, purpose in enumerate(Purpose)}
 
 
 def _root_key(settings: Settings) -> Signer:
@@ -212,9 +217,7 @@ def test_name_that_is_taken_is_refused_and_leaves_no_keys(storage: Rooted, tmp_p
     init(storage, tmp_path)
     before = local(tmp_path)
     with pytest.raises(NotTrusted) as refused:
-        join_cluster(
-            storage, tmp_path / "root", "node1", tmp_path / "nodes/node1/root.key", NOW_NS, tmp_path / "nodes" / "x"
-        )
+        join(storage, tmp_path, node="node1", place="x")
     assert refused.value.code == "node-exists"
     assert "--node" in refused.value.hint
     assert local(tmp_path) == before
@@ -315,11 +318,11 @@ def test_revoked_node_keeps_what_it_signed_before_and_its_earliest_revocation(st
 
 def test_root_key_is_kept_where_init_is_told_and_one_that_lies_there_is_used(storage: Rooted, tmp_path: Path) -> None:
     place = tmp_path / "safe.key"
-    settings = set_up(storage, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", None, place)
+    settings = set_up(storage, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", root_key_file=place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert load_private_key(place).public == settings.root_key
     assert not (settings.directory / "root.key").exists()
-    other = set_up(Rooted(), tmp_path, "b", POLICY, NOW_NS, tmp_path / "b", None, place)
+    other = set_up(Rooted(), tmp_path, "b", POLICY, NOW_NS, tmp_path / "b", root_key_file=place)
     assert other.root_key == settings.root_key
 
 
@@ -331,6 +334,6 @@ def test_init_that_fails_leaves_the_root_key_as_it_was(storage: Rooted, tmp_path
         save_private_key(place, ROOT_KEY)
     failing = FailingStorage(storage, Fault.NOT_DONE, at=12)
     with pytest.raises(Environment):
-        set_up(failing, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", None, place)
+        set_up(failing, tmp_path, "a", POLICY, NOW_NS, tmp_path / "a", root_key_file=place)
     assert place.exists() is there
     assert not (tmp_path / "a").exists()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from appliance.daemon import lease_desk as module
-from appliance.daemon.lease_desk import DeskConnection, LeaseDesk
+from appliance.daemon.lease_desk import DeskConnection, LeaseDesk, _Place
 from appliance.formats.lease import Mode
 from appliance.node import desk_wire as wire
 from tests.support.cluster import Site, sites, wait_until
@@ -76,6 +76,9 @@ class Desk:
         self.threads[-1].start()
         self.processes.append(Process(ours, self.time))
         return self.processes[-1]
+
+    def place(self, domain: str, mode: Mode = Mode.X) -> _Place:
+        return self.desk._places[domain, mode]
 
     def __enter__(self) -> Self:
         return self
@@ -198,10 +201,10 @@ def test_who_was_told_nothing_holds_up_nobody(cluster: Cluster) -> None:
 def test_lease_goes_to_the_session_that_asks_the_shard_for_it_though_others_wait_here(cluster: Cluster) -> None:
     with Desk(cluster) as desk, cluster.session() as rival:
         first = desk.ask().held()
-        lease = desk.desk.lease("d")
+        lease = desk.place("d").lease
         assert lease is not None
         second = desk.ask()
-        wait_until(SystemClock(), lambda: desk.desk.waiting("d") == 1)
+        wait_until(SystemClock(), lambda: len(desk.place("d").queue) == 1)
         third = desk.ask()
         taken: list[int] = []
 
@@ -252,7 +255,7 @@ def test_those_who_share_have_one_lease_beside_each_other_and_nobody_has_it_alon
         first.back()
         assert second.keep() == wire.GOOD
         alone = desk.ask()
-        lease = desk.desk.lease("d", Mode.S)
+        lease = desk.place("d", Mode.S).lease
         assert lease is not None
 
         def asked_for() -> bool:

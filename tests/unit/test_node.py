@@ -154,7 +154,7 @@ def test_shard_that_was_deposed_begins_again(site: Site) -> None:
         hosted = cluster.routes.host.hosted(0)
         assert hosted is not None
         assert cluster.routes.host.broken() == {}
-        hosted.chain.deposed = hosted.chain._chain._depose("another incarnation linked record 7")
+        hosted.chain._depose("another incarnation linked record 7")
 
         def begun_again() -> bool:
             other = cluster.routes.host.hosted(0)

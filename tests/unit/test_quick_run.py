@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.daemon.daemon import Node
+from appliance.formats.lease import Mode
 from appliance.node.desk_wire import door
 from appliance.node.runtime import close_doors, open_doors, user_directory
 from appliance.recipes.quick_run import quick_run
@@ -116,11 +117,11 @@ def test_who_is_interrupted_while_it_waits_says_so_and_leaves_the_queue(site: Si
         desk = node.desk
         assert desk is not None
         with started(site, "--lease", "d", "--", "true") as waits:
-            wait_until(SystemClock(), lambda: desk.waiting("d") == 1)
+            wait_until(SystemClock(), lambda: len(desk._places["d", Mode.X].queue) == 1)
             waits.send_signal(signal.SIGINT)
             _, err = waits.communicate(timeout=60)
         assert (waits.returncode, err) == (130, "tenure: interrupted\n")
-        wait_until(SystemClock(), lambda: not desk.waiting("d"))
+        wait_until(SystemClock(), lambda: not desk._places["d", Mode.X].queue)
         holder.send_signal(signal.SIGTERM)
 
 
@@ -144,9 +145,9 @@ def test_descendant_of_a_runner_that_was_killed_is_waited_for(site: Site, node: 
         assert holder.stdout.readline() == "on\n"
         holder.kill()
         holder.wait()
-        assert desk.lease("d") is not None
+        assert desk._places["d", Mode.X].lease is not None
         assert ended(site, "--lease", "d", "--wait", "0", "--", "true")[0] == 75
-        wait_until(SystemClock(), lambda: desk.lease("d") is None)
+        wait_until(SystemClock(), lambda: ("d", Mode.X) not in desk._places)
 
 
 def test_door_goes_with_its_daemon_and_what_killed_ones_left_with_the_next(site: Site, tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold
-from auditor.timeline.facts import end_name
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
@@ -417,7 +416,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._last", "max(event.witness.expiry_ns, under)", "under"),
     (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
     (keeping_module, "TimelineWriter._not_known", "rank < self._named[name].rank", "False"),
-    (keeping_module, "TimelineWriter._frames", "columns.begins", "False"),
+    (store_module, "EventStore._write_postings", "= True", "= False"),
     (keeping_module, "TimelineWriter._frames", "Posting.ABOUT", "Posting.TOLD"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]

@@ -47,7 +47,9 @@ def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
     if not state.cluster_id:
         return
     if state.offline:
-        way_out = "--node-dir names this machine's settings; without any: tenure join, or ask on a node"
+        way_out = (
+            "--allow-root, as root; --node-dir: this machine's settings; without any: tenure join, or ask on a node"
+        )
         yield unknown("shards", f"not asked: {state.offline}", way_out)
     elif state.radius_ns_max is not None:
         source = doctor.ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
@@ -116,7 +118,7 @@ def _audited(state: ClusterState) -> HealthCheck:
     if not said:
         return doctor.passed("audit", "no findings")
     judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
-    return HealthCheck("audit", judged, " · ".join(said), "5 shows what each rests on")
+    return HealthCheck("audit", judged, " · ".join(said), "5, or tenure explain, shows what each rests on")
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import apsw
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
-from appliance.lease.ceiling import StoppedOrderly
+from appliance.lease.ceiling import CeilingChain, StoppedOrderly
 from appliance.lease.turn_log import LogLost
 from appliance.lease.whole_shard import Suspension
 from appliance.node.hosted_shard import ShardRuntime
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.formats.shardmap import ShardMap
-    from appliance.lease.ceiling import CeilingChain
     from appliance.lease.domain import State
     from appliance.lease.shard import Shard
     from appliance.lease.store import LeaseStore
@@ -172,6 +171,8 @@ class Queue(Spool):
 class Parts(ShardRuntime):
     """A simulated machine's."""
 
+    chain = CeilingChain
+
     def __init__(self, street: Street, process: Process) -> None:
         self._street = street
         self._world = street.world
@@ -208,11 +209,6 @@ class Parts(ShardRuntime):
     def key_values(self, settings: object, patience_ns: Span) -> Reached | None:
         del settings, patience_ns
         return None if self._street.kept is None else Reached(self._street.kept)
-
-    def chain(self, right: CeilingChain, time: object, policy: object) -> Any:  # noqa: ANN401
-        del time, policy
-        right.close = lambda: None  # type: ignore[attr-defined]
-        return right
 
     def spool(self, ledger: StoredLedger) -> Any:  # noqa: ANN401
         return Queue(self._world, ledger)

@@ -353,7 +353,7 @@ MUTANTS: dict[str, Mutant] = {
         _in_chain(
             "CeilingChain._next_record",
             "return record, sign(Kind.CEILING, record, signer)",
-            "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
+            "self.ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
         ),
         ChainCast((contender("a"), contender("b")), faults=2),
         chains.OWN_RECORD,

@@ -168,7 +168,7 @@ class EventStore:
     def cut(self, rows: ColumnRows, raw: bytes, at: Numbers) -> None:
         """Write bytes in pieces, and say in rows in which of them each entry is. ``at``: where it begins."""
         begins = np.sort(at)
-        cuts = [0, *begins[_firsts(begins // PIECE_BYTES)[1:]].tolist()]
+        cuts = [0, *begins[beginnings(begins // PIECE_BYTES)][1:].tolist()]
         pieces = np.array([self.piece(raw[first:end]) for first, end in pairwise([*cuts, len(raw)])])
         which = np.searchsorted(cuts, at, "right") - 1
         rows["piece"], rows["at"] = pieces[which], at - np.array(cuts)[which]
@@ -230,9 +230,9 @@ class EventStore:
     def _write_postings(self, rows: ColumnRows, positions: Numbers) -> None:
         posted = np.concatenate(self._posted)
         posted = np.sort((posted >> 32 << 32) | positions[posted & 0xFFFFFFFF])
-        posted = posted[_firsts(posted)]
+        posted = posted[beginnings(posted)]
         found = (posted & 0xFFFFFFFF).astype("<u4")
-        keys, cuts = self._keys.listed(), _firsts(posted >> 32).tolist()
+        keys, cuts = self._keys.listed(), np.flatnonzero(beginnings(posted >> 32)).tolist()
         for first, end in pairwise([*cuts, len(posted)]):
             key, part = int(posted[first] >> 32), found[first:end]
             posting, (text, number) = Posting(key >> 26), keys[key & 0x3FFFFFF]
@@ -248,19 +248,20 @@ class EventStore:
         names = told["domain"], told["cid"][:, 0], told["cid"][:, 1]
         at = positions[told["event"]] - 1
         order = np.lexsort((at, *names))
-        at, begins = at[order], np.zeros(len(order), np.bool_)
-        begins[:1] = True
-        for each in names:
-            begins[1:] |= each[order][1:] != each[order][:-1]
+        at, begins = at[order], beginnings(*(each[order] for each in names))
         if len(at):
             lease, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
             rows["last"][at] = np.maximum.reduceat(rows["last"][at], firsts)[lease]
             rows["first"][at] = rows["instant"][at[firsts]][lease]
 
 
-def _firsts(values: NDArray[Any]) -> Numbers:
-    """Return where each of some sorted values is for the first time."""
-    return np.flatnonzero(np.append(len(values) > 0, values[1:] != values[:-1]))
+def beginnings(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say of each of some sorted rows whether it differs from the one before it."""
+    found = np.zeros(len(columns[0]), np.bool_)
+    found[:1] = True
+    for each in columns:
+        found[1:] |= each[1:] != each[:-1]
+    return found
 
 
 class _Block:

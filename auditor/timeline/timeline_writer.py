@@ -29,7 +29,7 @@ from timeagent.canonical import decode, encode
 from timeagent.units import INSTANT_MAX, Instant
 
 from ..columns.index import Database, Index
-from .event_store import EVENT, ORDER, WHOLE, EventStore, Posting, StoredEvents, session_key
+from .event_store import EVENT, ORDER, WHOLE, EventStore, Posting, StoredEvents, beginnings, session_key
 from .event_store import SCHEMA as EVENTS
 from .events import (
     KINDS,
@@ -203,7 +203,10 @@ class TimelineWriter:
     def _plain(self, bucket: RowBucket, rows: ColumnRows) -> None:
         """Take entries of which every number is small."""
         ended = rows["kind"] == ENDED
-        ids = [np.where(ended, rows["cid"][:, 0], rows["head"]), np.where(ended, rows["cid"][:, 1], rows["position"])]
+        ids = [
+            np.where(ended, rows["cid"][:, 0], rows["head"]),
+            np.where(ended, rows["cid"][:, 1], rows["position"].view(np.uint64)),
+        ]
         rows = rows[_lowest(rows["rank"], *ids, ended, rows["name"])]
         rows = rows[self._not_known(bucket, rows)]
         if not len(rows):
@@ -357,13 +360,8 @@ def _numbers(cids: Iterable[bytes]) -> NDArray[np.uint64]:
 def _lowest(rank: NDArray[np.int64], *names: NDArray[Any]) -> NDArray[np.bool_]:
     """Say which of the rows of one name has the lowest rank."""
     order = np.lexsort((rank, *names))
-    first = np.ones(len(order), np.bool_)
-    if len(order):
-        first[1:] = False
-        for each in names:
-            first[1:] |= np.diff(each[order].view(np.int64) if each.dtype == np.uint64 else each[order]) != 0
     found = np.zeros(len(order), np.bool_)
-    found[order[first]] = True
+    found[order[beginnings(*(each[order] for each in names))]] = True
     return found
 
 

@@ -4,8 +4,6 @@ One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out
 its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on. The probe's other
 client is a process that answers one JSON object a line: over ssh on another machine, or here, on a second mount of the
 same export (``-o nosharecache``, or the mount of another network namespace). Nothing stays behind.
-
-Exit codes: 0 all is well; 1 something failed; 3 something could not be made sure of.
 """
 
 from __future__ import annotations
@@ -160,9 +158,6 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
     return result[0]
 
 
-# ---- the mount ----
-
-
 def _directory(path: Path) -> list[HealthCheck]:
     found = judge_directory(path)
     mount = mount_of(path.resolve())
@@ -219,9 +214,6 @@ def _server_clock(path: Path) -> list[HealthCheck]:
     return [judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
 
 
-# ---- the machine ----
-
-
 def _user() -> list[HealthCheck]:
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
@@ -260,9 +252,6 @@ def _randomness() -> list[HealthCheck]:
     except BlockingIOError:
         return [judge_randomness(ready=False)]
     return [judge_randomness(ready=True)]
-
-
-# ---- the node, where this machine has joined ----
 
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:

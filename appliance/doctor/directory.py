@@ -183,7 +183,6 @@ class Probe(TrialDirectory):
         os.unlink(self._place / "often")
 
 
-"""A log in use has about 1,300 names a rack until it is packed, and keeps 432 a day after that."""
 _BOTH_NAMES: Final = 2
 CLOCK_UNSURE_NS: Final = 2 * SECOND
 CLOCK_FAIL_NS: Final = MINUTE

@@ -12,7 +12,8 @@ shard, or an answer that was lost, is noticed soon. Inside one process nothing i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,26 +21,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from timeagent.canonical import decode
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, Damaged, ShardUnavailable
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import INSTANT_MAX, MS, TimeInterval, rfc3339, span_text
+from timeagent.units import INSTANT_MAX, MS, Instant, Span, TimeInterval, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Holder, Mode, Phase
+from ..formats.policy import PolicyNumbers
 from ..formats.witness import SignedWitness, Witness
 from . import wire
 from .wire import NO_REQUEST, REQUESTS_MAX, Age, Denied, Over, Refused, Relinquish
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Iterator, Sequence
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Span
-
-    from ..formats.policy import PolicyNumbers
-    from .transport import Transport
-
+    from .transport import Transport  # TLS, and all that it loads, is for those who connect
 
 PAUSE_NS_MIN: Final[Span] = 5 * MS
 PAUSE_NS_MAX: Final[Span] = 250 * MS

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
@@ -61,25 +63,12 @@ class SessionClient(LeaseClient):
         )
         return self._ask_about_session(request, sent, give_up_ns)
 
-    def drop_session(
-        self,
-        session_id: bytes,
-        watermark_ns: Instant | None = None,
-        watermark_time: bytes | None = None,
-        messages: int = 0,
-        chain_head: bytes | None = None,
-        give_up_ns: Instant | None = None,
-    ) -> SessionResult:
-        """Give it back with all leases under it: they are over for the holder before this is called. Raises BadTime."""
-        request = wire.DropSession(
-            request_id=self._randomness.randbytes(16),
-            session_id=session_id,
-            watermark_ns=watermark_ns,
-            watermark_time=watermark_time,
-            messages=messages,
-            chain_head=chain_head,
-        )
-        return self._ask_about_session(request, None, give_up_ns)
+    def drop_session(self, dropping: wire.DropSession, give_up_ns: Instant | None = None) -> SessionResult:
+        """Give it back, by a request without an id, with all leases under it: they are over before this is called.
+
+        Raises BadTime.
+        """
+        return self._ask_about_session(replace(dropping, request_id=self._randomness.randbytes(16)), None, give_up_ns)
 
     def leases_under(self, session_id: bytes) -> Iterator[tuple[wire.LeaseView, ...]]:
         """Yield the leases under a session lease, unsigned, page by page; no more of them once no answer comes."""

@@ -6,27 +6,21 @@ For people only: nothing is decided by it. What two releases do not understand o
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import TenureError
-from timeagent.units import MS, SECOND
+from timeagent.keys import KeyInUse, Signer
+from timeagent.units import MS, SECOND, Span
 
-from ..doctor.health import judge_reached, judge_releases, unknown
+from ..doctor.health import HealthCheck, judge_reached, judge_releases, unknown
 from ..lease import tls
 from ..lease.transport import TlsTransport
 from ..lease.wire import PROTOCOL_VERSION, Hello
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from timeagent.clock import NodeTime
-    from timeagent.keys import KeyInUse, Signer
-    from timeagent.units import Span
-
-    from ..doctor.health import HealthCheck
-    from .record_watch import TrustWatch
+from .record_watch import TrustWatch
 
 LOOK_NS: Final[Span] = 2 * SECOND
 """How often the others are asked: with ASK_NS, a node that stands still is known within five seconds."""

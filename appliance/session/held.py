@@ -10,33 +10,25 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from appliance.formats.lease import LeaseOutcome, Mode, covers
+from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
+from appliance.formats.policy import PolicyNumbers
+from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
+from appliance.lease.client import Ask
+from appliance.lease.wire import Age, Over, Relinquish
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
-from timeagent.units import rfc3339, span_of, span_text
+from timeagent.units import Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
 
-from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, joined
+from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, HintedFile, Hints, joined
 from ..formats.witness import Half
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from appliance.formats.lease import Holder
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
-    from appliance.lease.client import Ask
-    from appliance.lease.wire import Age, Over, Relinquish
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Seconds, Span, TimeInterval
-
-    from ..formats.hints import HintedFile
 
 
 class Recall(StrEnum):
@@ -193,7 +185,7 @@ class Keeper:
     """Those that have gone on with their second half alone, and are not attended for there yet."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Lease:
     """One held lease. Applications read it; only its session changes it. Two are equal if they are the same one."""
 
@@ -373,6 +365,11 @@ class Lease:
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
+    def __repr__(self) -> str:
+        over = f", over: {self.ended}" if self.ended else ""
+        until, which = rfc3339(self.expiry_ns), self.correlation_id.hex()
+        return f"<Lease {self.domain!r} {self.mode} fence {self.fence} until {until}, {which}{over}>"
+
     def lose_to(self, answer: Over) -> None:
         """Be over as its shard says."""
         revoked = answer.outcome is LeaseOutcome.REVOKED
@@ -437,8 +434,11 @@ class Lease:
 
     def over_text(self) -> str | None:
         """Say that it is over, and why; None while it is held, as far as was seen."""
-        why = "" if self.loss is None else f" ({self.loss})"
-        return None if self.ended is None else f"the lease on {self.domain!r} is {self.ended}{why}"
+        if self.ended is None:
+            return None
+        why = "" if self.loss is None else str(self.loss)
+        said = why if why.startswith(self.ended) else f"{self.ended} ({why})" if why else self.ended
+        return f"the lease on {self.domain!r} is {said}"
 
     def surely_held(self) -> bool:
         """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""

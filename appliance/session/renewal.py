@@ -14,29 +14,22 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
-from appliance.lease.session_client import Stands
-from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
+from appliance.formats.policy import PolicyNumbers
+from appliance.lease.client import ClockLook, LeaseGranted, LeaseUnavailable, Result, Suspect
+from appliance.lease.session_client import SessionClient, SessionResult, Stands
+from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Age, DropSession, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.witness import Half
 from .held import Keeper, Lease, LossReason, SessionLease, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.client import ClockLook, Result
-    from appliance.lease.session_client import SessionClient, SessionResult
-    from appliance.lease.wire import Age
-    from timeagent.units import Instant, Span
-
-    from ..bag.ports import Parallel
-
+    from ..bag.ports import Parallel  # its threads are for those who open a cluster
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +117,9 @@ class SessionLeases:
                 beside = SessionLease(shard, witness.session_id, result.signed, witness.expiry_ns, term)
                 self._of[shard] = beside
                 return beside
-        self._client(shard).drop_session(result.witness.session_id)  # another thread was faster
+        self._client(shard).drop_session(
+            DropSession(NO_REQUEST, result.witness.session_id)
+        )  # another thread was faster
         return beside
 
     def taken(self, shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
@@ -262,14 +257,10 @@ class SessionLeases:
             session_lease.owed.clear()
         wrote = [lease for lease in leases if lease.watermark_ns is not None]
         last = max(wrote, key=lambda lease: lease.watermark_ns or 0, default=None)
-        result = self._client(session_lease.shard).drop_session(
-            session_lease.session_id,
-            None if last is None else last.watermark_ns,
-            None if last is None else last.watermark_time,
-            sum(lease.messages for lease in leases),
-            None if last is None else last.chain_head,
-            give_up_ns,
-        )
+        messages = sum(lease.messages for lease in leases)
+        said = () if last is None else (last.watermark_ns, last.watermark_time, messages, last.chain_head)
+        dropping = DropSession(NO_REQUEST, session_lease.session_id, *said)
+        result = self._client(session_lease.shard).drop_session(dropping, give_up_ns)
         if not isinstance(result, Over):
             _log.warning("session-drop-unanswered shard=%d %s", session_lease.shard, answer_text(result))
         return result

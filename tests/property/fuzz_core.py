@@ -133,7 +133,7 @@ def nothing(*_: object) -> None:
 
 
 def probe(native: NativeCore, seen: dict[str, tuple[Any, ...]], chance: random.Random) -> None:
-    """Call a function of the core with an argument that is not what it was in an honest call."""
+    """Call a function of the core with an argument that is not what it was in an honest call, which is made too."""
     leaves = [chance.randbytes(chance.choice([0, 1, 55, 64, 200])) for _ in range(chance.randint(1, 20))]
     native_tree = native.tree(leaves)
     core.native = None
@@ -141,15 +141,16 @@ def probe(native: NativeCore, seen: dict[str, tuple[Any, ...]], chance: random.R
     name = chance.choice([*seen, "tree"])
     arguments = list(seen.get(name, (leaves,)))
     if name == "answered":  # what an honest shard draws, writes and counts is not touched
-        _, _, past, hints, _, _ = arguments[2]
-        arguments[2] = (nothing, nothing, past, hints, chance.randbytes, nothing)
+        _, _, past, hints, _, _, _ = arguments[2]
+        arguments[2] = (nothing, nothing, past, hints, chance.randbytes, nothing, nothing)
         arguments[3] = tuple(each.copy() if isinstance(each, dict | list) else each for each in arguments[3])
+    function: Callable[..., object] = getattr(native, name)
+    function(*arguments)
     if chance.random() < 0.9:
         at = chance.randrange(len(arguments))
         arguments[at] = garbled(chance, arguments[at])
     else:
         arguments = arguments[: chance.randrange(len(arguments) + 1)]
-    function: Callable[..., object] = getattr(native, name)
     try:
         function(*arguments)
     except Exception:  # noqa: BLE001 - it may refuse in whatever words

@@ -14,7 +14,7 @@ import pytest
 
 from appliance.lease.wire import Reply
 from release.core import SANITIZERS
-from tests.property.fuzz_core import Recording, nothing
+from tests.property.fuzz_core import Recording, fuzz, nothing
 from tests.property.test_lease_plain import Sides
 from tests.support.native import altered, loaded, made
 from tests.support.shards import TERM, acquire, opened, relinquish
@@ -42,6 +42,16 @@ def watched(
         text=True,
         check=False,
     )
+
+
+def test_core_agrees_on_hostile_frames() -> None:
+    native = core.chosen("")
+    if native is None:
+        pytest.skip("the native core is not here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "native", native)  # put back
+        calls, granted = fuzz(native, 300, 1)
+    assert 300 > calls > granted > 10
 
 
 @pytest.mark.verify

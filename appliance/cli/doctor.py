@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import shlex
 import socket
 import subprocess
@@ -342,48 +343,39 @@ class FarHands:
             raise Environment(
                 "peer-absent", f"cannot start {command[0]}: {problem.strerror}", hint="is ssh installed?"
             ) from None
-
-    def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._asks, self._answers = self._process.stdin, self._process.stdout
+
+    def close(self) -> None:
         with contextlib.suppress(OSError):  # what it did not take any more is of no use to anybody
-            self._process.stdin.close()
+            self._asks.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        self._answers.close()
 
     def ask(self, verb: str, *words: str) -> bool | str:
-        try:
-            answer = within(self._patience_s, lambda: self._exchange(verb, words))
-        except MountHangsError:
-            raise Environment(
-                "peer-silent", f"the other client does not answer: {verb}", hint="does the mount hang there?"
-            ) from None
-        if "problem" in answer:
-            raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
-        said: bool | str = answer["said"]
-        return said
-
-    def _exchange(self, verb: str, words: Sequence[str]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps([verb, *words]) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-            answer = json.loads(line)
-        except (OSError, ValueError):
-            answer = None
+        answer: Any = None
+        with contextlib.suppress(OSError, ValueError):
+            self._asks.write(json.dumps([verb, *words]) + "\n")
+            self._asks.flush()
+            if not select.select([self._answers], [], [], self._patience_s)[0]:
+                what = f"the other client does not answer: {verb}"
+                raise Environment("peer-silent", what, hint="does the mount hang there?")
+            answer = json.loads(self._answers.readline())
         if not isinstance(answer, dict) or not {"said", "problem"} & answer.keys():
             raise Environment(
                 "peer-gone",
                 "the other client ended, or does not speak as tenure does",
                 hint="try it by hand: ssh HOST tenure probe PATH --serve x",
             )
-        return answer
+        if "problem" in answer:
+            raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
+        said: bool | str = answer["said"]
+        return said
 
 
 def serve(hands: TrialDirectory) -> int:

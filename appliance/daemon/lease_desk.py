@@ -43,8 +43,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Place:
-    """One domain in one mode."""
-
     domain: str
     mode: Mode
     queue: deque[object] = field(default_factory=deque)
@@ -194,7 +192,6 @@ class LeaseDesk:
         return not place.holding or (place.mode is Mode.S and self._goes_on(place))
 
     def _counted(self, place: _Place, ticket: object, lease: Lease) -> tuple[Lease, int]:
-        """Let who has its turn have a sub-lease."""
         place.holding.add(ticket)
         place.busy = False
         place.handed += place.mode is Mode.X or place.handed < 0

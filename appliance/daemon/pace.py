@@ -90,8 +90,6 @@ class StoreThreads:
 
 
 class Pace:
-    """The metronomes of all logs, on one node."""
-
     def __init__(
         self,
         context: BagContext,

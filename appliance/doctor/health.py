@@ -322,7 +322,6 @@ def judge_releases(known: Mapping[str, str | None]) -> HealthCheck:
 
 
 def judge_clocks(good: bool, words: str) -> HealthCheck:  # noqa: FBT001 - one fact
-    """Say whether no node's clock contradicts the others."""
     way_out = "tenure time sources, on the node that is outside: its bound is not true"
     return judged("clocks", words or "nothing to compare", words, way_out, holds=good)
 
@@ -341,7 +340,6 @@ def judge_log(log: str, problem: str, overdue: int) -> HealthCheck:
 
 
 def judge_ends(recovering: int, dying: int) -> HealthCheck:
-    """Say whether holders have gone without giving their leases back."""
     said = [f"{counted(recovering, 'lease')} expired, recovering"] if recovering else []
     said += [f"{counted(dying, 'lease')} will expire, not renewed"] if dying else []
     if said:

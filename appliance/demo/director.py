@@ -129,7 +129,7 @@ class Director:
         deadline = self.clock.boot_ns() + PATIENCE_NS
         with self.open_cluster() as cluster:
             while True:
-                victim.signal("teller", signal.SIGSTOP)
+                victim.send("teller", signal.SIGSTOP)
                 held = self._held_by(cluster, victim.running["teller"].pid)
                 if held:
                     break
@@ -139,7 +139,7 @@ class Director:
                         f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}",
                         hint=f"run it while less else does, or look at stderr.log under {self.place.directory}",
                     )
-                victim.signal("teller", signal.SIGCONT)
+                victim.send("teller", signal.SIGCONT)
                 self.clock.sleep(self._random.randrange(20) * MS)
                 self._drain()
         victim.cut_power()
@@ -252,7 +252,7 @@ def _late_writer(director: Director) -> None:
     policy = director.place.policy
     director.narrate("A machine is paused in the middle of a write, until its lease and its bag are long over.")
     director.trade(policy.takeover_ns() + policy.span_ns + policy.grace_ns)
-    machine.signal("rogue", signal.SIGCONT)
+    machine.send("rogue", signal.SIGCONT)
     machine.finish("rogue")
     director.narrate("It goes on, and its message appears too late: the bag's list was linked without it.")
 

@@ -62,7 +62,7 @@ def refuse_root_user(uid: int, *, allow_root: bool) -> None:
     if uid == 0 and not allow_root:
         raise NotTrusted(
             "root-user",
-            "writers and closers do not run as root",
+            "tenure does not work as root, whom no file mode stops",
             hint="run as the service's own user, or say --allow-root (in Python: allow_root=True)",
         )
 

@@ -113,7 +113,11 @@ def root_path(named: str | Path | None) -> Root:
     check_type(str | os.PathLike | None, root=named)
     chosen = named or os.environ.get(ROOT_VARIABLE)
     if not chosen:
-        raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
+        raise BadRequest(
+            "no-root-named",
+            "no root is named",
+            hint=f"pass --root (in Python: Cluster.open(root)), or set {ROOT_VARIABLE}",
+        )
     return parse_root(chosen)
 
 

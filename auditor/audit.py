@@ -170,14 +170,10 @@ def _run(
     """Audit. ``own``: where a timeline of its own goes, and the findings in it."""
     db, index = None if options.index_file is None else write_index(options.index_file), Index(spooling=True)
     try:
-        store = None
-        if db is not None:
-            state = environment(tree, root_key, hashed=options.hashed, timeline=options.timeline)
-            store = PartStore(db, state, reread=options.reread)
-        staged = None
+        state = environment(tree, root_key, hashed=options.hashed, timeline=options.timeline) if db else b""
+        store = PartStore(db, state, reread=options.reread) if db else None
         into = own[0] if own else db if options.timeline and options.narrowing.whole else None
-        if into is not None:
-            staged = TimelineWriter(into, index)
+        staged = TimelineWriter(into, index) if into else None
         run = _AuditRun(tree, index, root_key, signatures or Signatures(), options, progress, store, staged)
         result = run.audit()
         if staged is None:

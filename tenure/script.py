@@ -1,4 +1,4 @@
-"""How the command begins: ``tenure run`` before the command line is loaded, if the node's daemon has the lease."""
+"""The console script: ``tenure run`` begins before the command line is loaded, if the node's daemon has the lease."""
 
 from __future__ import annotations
 

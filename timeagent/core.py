@@ -20,6 +20,7 @@ from .errors import BadConfiguration
 __all__ = ["VARIABLE", "LazyModule", "NDArray", "NativeCore", "chosen", "native", "np", "said"]
 
 VARIABLE: Final = "TENURE_CORE"
+_CORE: Final = "tenure._core"
 
 
 class NativeCore(Protocol):
@@ -92,25 +93,26 @@ class NativeCore(Protocol):
         """Say of each leaf, in a byte, whether its path leads to the root of its tree."""
 
 
-def _imported() -> NativeCore | None:
+def _imported() -> NativeCore | str:
+    """Return the core, or why it is not to be had."""
     try:
         # By name: no module may import what stands above it, and this one holds no Python.
-        return cast("NativeCore", importlib.import_module("tenure._core"))
-    except ImportError:
-        return None
+        return cast("NativeCore", importlib.import_module(_CORE))
+    except ModuleNotFoundError:
+        return "the native core is not here"
+    except ImportError as problem:
+        return f"the native core cannot be loaded: {problem}"
 
 
 def chosen(wanted: str) -> NativeCore | None:
     """Return the core; None: Python does the work. ``wanted``: the variable's value. Raises BadConfiguration."""
     if wanted not in ("", "native", "python"):
         raise BadConfiguration("bad-core", f"{VARIABLE} is {wanted!r}", hint="say native, python, or nothing")
-    if wanted == "python":
-        return None
-    found = _imported()
-    if found is None and wanted:
+    found = None if wanted == "python" else _imported()
+    if isinstance(found, str) and wanted:
         hint = "make install builds it where there are cc, Python.h and openssl/evp.h"
-        raise BadConfiguration("no-core", f"{VARIABLE} is {wanted!r}, and the native core is not here", hint=hint)
-    return found
+        raise BadConfiguration("no-core", f"{VARIABLE} is {wanted!r}, and {found}", hint=hint)
+    return None if isinstance(found, str) else found
 
 
 native = chosen(os.environ.get(VARIABLE, ""))
@@ -118,8 +120,11 @@ native = chosen(os.environ.get(VARIABLE, ""))
 
 
 def said() -> str:
-    """Return which is at work, for people."""
-    return "Python" if native is None else f"native ({native.LIBRARY})"
+    """Return which is at work, for people; where it is Python because the core cannot be had, why."""
+    if native is not None:
+        return f"native ({native.LIBRARY})"
+    why = None if os.environ.get(VARIABLE) == "python" else _imported()
+    return f"Python ({why})" if isinstance(why, str) else "Python"
 
 
 class LazyModule:

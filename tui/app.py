@@ -27,7 +27,7 @@ from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
-from .model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject, ViewKind
+from .model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject, ViewKind, identifier_of, title_of
 from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, Listing, ListOptions, sheet_text, write_export
 from .model.words import BAG_LEGEND, CONDITION_CELLS
 from .widgets.dialogs import ExportScreen, HelpScreen, RevokeScreen
@@ -222,7 +222,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     def copied(self) -> str:
         subject = self.subject()
-        return "" if subject is None else subject.identifier
+        return "" if subject is None else identifier_of(subject)
 
     def lease(self) -> LeaseRow | None:
         return None
@@ -475,9 +475,9 @@ class TopApp(App[None]):
     def open(self, subject: Subject) -> None:
         trail = [
             self.main.NAME,
-            *(screen.about.title for screen in self.screen_stack if isinstance(screen, DetailScreen)),
+            *(title_of(screen.about) for screen in self.screen_stack if isinstance(screen, DetailScreen)),
         ]
-        self.push_screen(DetailScreen(subject, TRAIL.join([*trail, subject.title])))
+        self.push_screen(DetailScreen(subject, TRAIL.join([*trail, title_of(subject)])))
 
     @property
     def writable(self) -> bool:

@@ -29,7 +29,7 @@ from appliance.formats.framing import Frame
 from timeagent.canonical import U64, Record, decode, encode
 from timeagent.core import NDArray, np
 from timeagent.errors import BadRequest, Damaged
-from timeagent.units import Instant  # here, not for type checkers only: `help` looks at the types of a struct
+from timeagent.units import Instant, rfc3339  # here, not for type checkers only: `help` looks at the types of a struct
 
 type Rank = tuple[str, bytes, int, int]
 """What orders messages of one timestamp before their index: writer, incarnation, sequence, twin."""
@@ -58,6 +58,8 @@ def before(instant: Instant) -> Position:
 
 
 START: Final = before(0)
+_SHOWN: Final = 64
+"""So many bytes of a payload are shown to people."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,11 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Its place in its frame."""
     payload: bytes
     origin: FrameOrigin
+
+    def __repr__(self) -> str:
+        more = f" of {len(self.payload)} bytes" if len(self.payload) > _SHOWN else ""
+        said = f"{self.payload[:_SHOWN]!r}{more}"
+        return f"<Message {rfc3339(self.timestamp_ns)} {said} of {self.writer} in {self.log}>"
 
     @property
     def writer(self) -> str:

@@ -18,7 +18,7 @@ from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.page import PAGE_NAME, PageWriter
 from timeagent.agent.settings import listed_sources, load_agent_settings
 from timeagent.clock import SystemClock
-from timeagent.console import note, print_json
+from timeagent.console import note, present
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.keys import Purpose, key_path, load_node_key
 from timeagent.notify import Notifier, Repeats
@@ -65,11 +65,11 @@ def run_agent(options: Namespace) -> int:
                 hint="stop it first: there is one agent per node",
             )
         with lock:
-            _serve(cluster, directory, stop.is_set, as_json=options.json)
+            _serve(cluster, directory, stop.is_set, options)
     return 0
 
 
-def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_json: bool) -> None:
+def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], options: Namespace) -> None:
     settings = load_agent_settings(cluster.settings.directory)
     clock = SystemClock()
     chance = random.Random(os.urandom(32))  # noqa: S311 - nonces, seeded from the system
@@ -110,8 +110,8 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         server = RoughServer(agent.now, delegations)
         doors.append(rough_door(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
     shown = [each.name for each in listed if each.source is not assumed or cluster.policy.newest.assumed_radius_ns]
-    if as_json:
-        print_json("tenure.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
+    fields = {"node": cluster.settings.node, "directory": str(directory), "sources": shown}
+    present(options, "tenure.time.run", fields)
     note(f"tenure: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")
     try:
         Daemon(agent, clock, listed, doors, evidence, Notifier()).run(stop)

@@ -16,7 +16,6 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
-    print_json,
     printable,
     say,
     whole_from,
@@ -27,7 +26,7 @@ from timeagent.units import DAY, SECOND, parse_instant, parse_span, rfc3339, spa
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
-from ..bag.logs import BagView, RackView, forecast, racks_there, view_rack
+from ..bag.logs import BagView, forecast, racks_there, view_rack
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
 from ..formats.closed import open_lock
@@ -42,23 +41,19 @@ def _list(cluster: Cluster, options: Namespace) -> int:
     newest_first = list(islice(racks_there(cluster.context.storage, grid), options.last or None))
     for rack in reversed(newest_first):
         view = view_rack(cluster.context, grid, rack)
-        if options.json:
-            fields = {"path": rack.path, "state": _rack_state(view), "pack_bytes": view.pack_bytes}
-            print_json("tenure.rack", fields | {"bags": [_fields(b) for b in view.bags]})
-            continue
+        state = "retained" if view.retained else view.state if view.pack_bytes is None else "packed"
         size = "" if view.pack_bytes is None else f"  {view.pack_bytes} bytes"
-        say(f"{rack.path}  {_rack_state(view)}  {counted(len(view.bags), 'bag')}{size}")
-        for bag in view.bags:
-            say(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}")
-        for stranger in view.strangers:
+        fields = {"path": rack.path, "state": state, "pack_bytes": view.pack_bytes}
+        present(
+            options,
+            "tenure.rack",
+            fields | {"bags": [_fields(bag) for bag in view.bags]},
+            f"{rack.path}  {state}  {counted(len(view.bags), 'bag')}{size}",
+            *(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}" for bag in view.bags),
+        )
+        for stranger in () if options.json else view.strangers:
             note(f"tenure: {rack.path}/{printable(stranger)} is not on the log's grid: it does not exist")
     return 0
-
-
-def _rack_state(view: RackView) -> str:
-    if view.retained:
-        return "retained"
-    return view.state if view.pack_bytes is None else "packed"
 
 
 def _fields(view: BagView) -> dict[str, object]:

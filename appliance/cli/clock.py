@@ -1,8 +1,6 @@
 """``tenure time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
 
-Exit codes: 0; 1 a signature is not the key's, or an evidence or report proves that a clock was wrong; 3 nothing to
-verify with, or a key that is needed was not named; 65 not a signed time, no evidence, no report; 75 no source has a
-bound. All but ``run`` work without a cluster and without keys.
+All but ``run`` work without a cluster and without keys.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
-    print_json,
     report_error,
-    say_all,
     whole_from,
     with_verbs,
 )
@@ -193,9 +189,6 @@ def _stated_radius(text: str) -> Span:
     return radius
 
 
-# ---- now, wait ----
-
-
 def _known(asking: _Asking, *, quiet: bool = False) -> Known:
     directory = asking.find_agent()
     if directory is not None:
@@ -254,9 +247,7 @@ def _wait(asking: _Asking, options: Namespace) -> int:
     while True:
         known = _known(asking, quiet=True)
         if known.problem is None and known.now.radius <= narrow:
-            if options.json:
-                print_json("tenure.time.now", known.fields())
-            return _DONE
+            return present(options, "tenure.time.now", known.fields())
         if asking.clock.boot_ns() - began >= left:
             why = known.problem or BadTime(
                 "radius-too-wide",
@@ -264,9 +255,6 @@ def _wait(asking: _Asking, options: Namespace) -> int:
             )
             return report_error(_unbounded_error(why))
         asking.clock.sleep(min(_WAIT_STEP_NS, left))
-
-
-# ---- sources ----
 
 
 def _sources(asking: _Asking, options: Namespace) -> int:
@@ -289,17 +277,14 @@ def _show_sources(asking: _Asking, options: Namespace) -> None:
         with contextlib.suppress(BadTime):
             known = known_by_agent(directory, asking.clock)
     views = list(known.sources) if known else sources_without_agent(asking.clock, asking.sources, asking.radius)
-    if options.json:
-        summary = known.fields() if known and known.problem is None else None
-        fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
-        print_json("tenure.time.sources", fields)
-        return
+    summary = known.fields() if known and known.problem is None else None
+    fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
     lines = _source_lines(views)
     if options.watch:
         lines = [*_plot_lines(views, known.together if known else None), "", *lines]
         if sys.stdout.isatty():
             lines[0] = "\x1b[H\x1b[J" + lines[0]
-    say_all(lines)
+    present(options, "tenure.time.sources", fields, *lines)
 
 
 def _source_lines(views: list[SourceView]) -> list[str]:
@@ -326,9 +311,6 @@ def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[
         for view in views
     ]
     return plot(rows, together, columns, style)
-
-
-# ---- verify ----
 
 
 def _verify(options: Namespace) -> int:

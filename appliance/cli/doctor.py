@@ -4,8 +4,6 @@ One line for each requirement: PASS, FAIL or UNSURE, the reason, and the way out
 its own below ``tmp``, which it removes. A mount that hangs fails its line, and the doctor goes on. The probe's other
 client is a process that answers one JSON object a line: over ssh on another machine, or here, on a second mount of the
 same export (``-o nosharecache``, or the mount of another network namespace). Nothing stays behind.
-
-Exit codes: 0 all is well; 1 something failed; 3 something could not be made sure of.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import shlex
 import socket
 import subprocess
@@ -61,7 +60,7 @@ from ..doctor.machine import (
     mount_of,
 )
 from ..doctor.probes import TwoHands, probe_store
-from ..formats.birth import open_birth, store_of
+from ..formats.birth import ROOT_VARIABLE, open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
 from ..lease.turn_log import Etcd
 from ..node.runtime import SHARED_MEMORY
@@ -83,10 +82,14 @@ class MountHangsError(Exception):
 
 
 def run_doctor(options: Namespace) -> int:
-    if is_address(options.path):
-        raise BadRequest("no-mount", f"{options.path} is no directory", hint=f"tenure probe {options.path}")
-    checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
-    return told("tenure.doctor", {"path": options.path}, checks, options)
+    path = options.path or os.environ.get(ROOT_VARIABLE)
+    if not path:
+        hint = f"name a root, or a directory that shall become one, or set {ROOT_VARIABLE}"
+        raise BadRequest("no-path", "there is no PATH to look at", hint=hint)
+    if is_address(path):
+        raise BadRequest("no-mount", f"{path} is no directory", hint=f"tenure probe {path}")
+    checks = look_at(Path(path).absolute(), Path(options.node_dir) if options.node_dir else None)
+    return told("tenure.doctor", {"path": path}, checks, options)
 
 
 def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: Namespace) -> int:
@@ -110,29 +113,30 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("server clock", True, lambda: _server_clock(path)),
         ("user", False, _user),
         ("tmpfs", False, _tmpfs),
-        ("clock", False, lambda: _clock(None if hangs else path, node_dir)),
+        ("clock", False, lambda: _clock(None if away else path, node_dir)),
         ("randomness", False, _randomness),
         ("core", False, lambda: [passed("core", core.said())]),
         ("node", True, lambda: _node(path, node_dir)),
-        ("stores", False, lambda: _stores(path) if not hangs else []),
+        ("stores", False, lambda: _stores(path) if not away else []),
     ]
-    progress, hangs = Progress("doctor", len(looks)), False
+    progress, away = Progress("doctor", len(looks)), ""
     found: list[HealthCheck] = []
     for number, (name, on_mount, look) in enumerate(looks):
         progress.show(number, name)
-        if on_mount and hangs:
-            found.append(unsure(name, "not asked: the mount hangs", "repair the mount, then ask again"))
+        if on_mount and away:
+            found.append(unsure(name, f"not asked: {away}", "repair that, then ask again"))
             continue
         try:
             found += within(patience_s, look)
         except MountHangsError:
-            hangs = hangs or on_mount
+            away = away or ("the mount hangs" if on_mount else "")
             found.append(
                 failed(name, f"no answer within {patience_s:g} s", "is the server up, and reached? dmesg; nfsstat -c")
             )
         except TenureError as problem:
             found.append(failed(name, problem.message, problem.hint or "see docs/operators.md"))
         except OSError as problem:
+            away = away or ("the directory cannot be opened" if look is looks[0][-1] else "")
             said = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
             found.append(failed(name, said, "check that it is mounted, and its owner, mode and options"))
     progress.done()
@@ -158,9 +162,6 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
     if not result:
         raise MountHangsError
     return result[0]
-
-
-# ---- the mount ----
 
 
 def _directory(path: Path) -> list[HealthCheck]:
@@ -219,9 +220,6 @@ def _server_clock(path: Path) -> list[HealthCheck]:
     return [judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
 
 
-# ---- the machine ----
-
-
 def _user() -> list[HealthCheck]:
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
@@ -260,9 +258,6 @@ def _randomness() -> list[HealthCheck]:
     except BlockingIOError:
         return [judge_randomness(ready=False)]
     return [judge_randomness(ready=True)]
-
-
-# ---- the node, where this machine has joined ----
 
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
@@ -353,48 +348,39 @@ class FarHands:
             raise Environment(
                 "peer-absent", f"cannot start {command[0]}: {problem.strerror}", hint="is ssh installed?"
             ) from None
-
-    def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._asks, self._answers = self._process.stdin, self._process.stdout
+
+    def close(self) -> None:
         with contextlib.suppress(OSError):  # what it did not take any more is of no use to anybody
-            self._process.stdin.close()
+            self._asks.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        self._answers.close()
 
     def ask(self, verb: str, *words: str) -> bool | str:
-        try:
-            answer = within(self._patience_s, lambda: self._exchange(verb, words))
-        except MountHangsError:
-            raise Environment(
-                "peer-silent", f"the other client does not answer: {verb}", hint="does the mount hang there?"
-            ) from None
-        if "problem" in answer:
-            raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
-        said: bool | str = answer["said"]
-        return said
-
-    def _exchange(self, verb: str, words: Sequence[str]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps([verb, *words]) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-            answer = json.loads(line)
-        except (OSError, ValueError):
-            answer = None
+        answer: Any = None
+        with contextlib.suppress(OSError, ValueError):
+            self._asks.write(json.dumps([verb, *words]) + "\n")
+            self._asks.flush()
+            if not select.select([self._answers], [], [], self._patience_s)[0]:
+                what = f"the other client does not answer: {verb}"
+                raise Environment("peer-silent", what, hint="does the mount hang there?")
+            answer = json.loads(self._answers.readline())
         if not isinstance(answer, dict) or not {"said", "problem"} & answer.keys():
             raise Environment(
                 "peer-gone",
                 "the other client ended, or does not speak as tenure does",
                 hint="try it by hand: ssh HOST tenure probe PATH --serve x",
             )
-        return answer
+        if "problem" in answer:
+            raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
+        said: bool | str = answer["said"]
+        return said
 
 
 def serve(hands: TrialDirectory) -> int:
@@ -458,7 +444,11 @@ COMMANDS: Final = {
     "doctor": command(
         "Whether a directory, this machine and its clock will do.",
         run_doctor,
-        argument("path PATH", "the shared directory: a root, or one that shall become a root"),
+        argument(
+            "path PATH",
+            "the shared directory: a root, or one that shall become a root (default: TENURE_ROOT)",
+            nargs="?",
+        ),
         argument("--node-dir DIR", "this node's settings and keys (default: the usual places)"),
         JSON,
     ),

@@ -3,13 +3,9 @@
 SIGTERM stops the daemon for a restart: all leases stay, for the next one on this boot. SIGINT (Ctrl-C) has it stop in
 good order: every lease is given back, or over, and whoever runs its shards next begins at once.
 
-An upgrade:
-
-1. Whether the other release reads this root is seen before anything changes.
-2. The package is installed, where one is named, while the daemon goes on: it loaded all its code when it started.
-3. The units restart once, and are waited for. The shards' leases wait for that on tmpfs, and go on.
-
-Repeated, it finds that the release runs already.
+An upgrade sees whether the other release reads this root before anything changes. The package is installed while the
+daemon goes on, which loaded all its code when it started; then the units restart once, and the shards' leases wait for
+that on tmpfs. Repeated, it finds that the release runs already.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ import os
 import signal
 import subprocess
 from argparse import SUPPRESS, Namespace
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -28,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from timeagent import VERSION
-from timeagent.console import argument, command, note, present, print_json, with_verbs
+from timeagent.console import argument, command, note, present, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
 from ..bag.roots import storage_at
@@ -36,10 +31,9 @@ from ..formats.birth import FORMAT, format_of
 from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.shardmap import shard_text
-from ..node.releases import in_words, skewed
 from ..node.settings import root_path
 from . import service
-from .opening import add_cluster_options, open_cluster, releases_of, stop_on_signals
+from .opening import add_cluster_options, note_skew, open_cluster, releases_of, stop_on_signals
 from .service import keeping, running_release
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
@@ -60,16 +54,15 @@ def run_node(options: Namespace) -> int:
         node = Node(cluster, version=VERSION)
         behind.callback(node.close)
         shards = node.start()
-        if options.json:
-            fields = {
-                "node": cluster.settings.node,
-                "shards": shards,
-                "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
-                "time": "agent" if cluster.time_by_agent else "embedded",
-                "address": None if node.address is None else str(node.address),
-                "http": None if node.web_address is None else str(node.web_address),
-            }
-            print_json("tenure.node", fields)
+        fields = {
+            "node": cluster.settings.node,
+            "shards": shards,
+            "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
+            "time": "agent" if cluster.time_by_agent else "embedded",
+            "address": None if node.address is None else str(node.address),
+            "http": None if node.web_address is None else str(node.web_address),
+        }
+        present(options, "tenure.node", fields)
         reached = f", reached at {node.address}" if node.address else ""
         note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
         for shard, why in node.awaited.items():
@@ -113,7 +106,7 @@ def run_upgrade(options: Namespace) -> int:
             "no units of tenure run the daemon of this machine",
             hint="end `tenure node run` with SIGTERM, and start it again from the other release",
         )
-    note(f"tenure: {service.node_unit(root)} restarts; leases stay, and go on with the release that starts")
+    note(f"tenure: {service.units(root)[1]} restarts; leases stay, and go on with the release that starts")
     if options.package:
         _install(Path(options.package))
         # What runs here is the earlier release, whose files are gone: the other one goes on.
@@ -159,16 +152,11 @@ def _look(options: Namespace, coming: Release) -> int:
         silent = runs is None and keeping(cluster.settings, cluster.registers.cluster_id)[0]
         words = runs or ("a daemon that does not answer" if silent else "no daemon")
         note(f"tenure: here {words} runs, {coming.release} is to run; {root} is of format {here}")
-        _note_skew({**known, cluster.settings.node: runs})
+        note_skew({**known, cluster.settings.node: runs})
         if runs == coming.release and not options.package:
             _runs(options, cluster, runs, already=True)
             return _RUNS_ALREADY
     return 0
-
-
-def _note_skew(known: Mapping[str, str | None]) -> None:
-    if skewed(known):
-        note(f"tenure: nodes run different releases: {in_words(known)}")
 
 
 def _install(package: Path) -> None:
@@ -192,7 +180,7 @@ def _told(options: Namespace) -> int:
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
         if runs is None:
             raise TryAgain("no-daemon", "the daemon was started, and does not answer", hint="systemctl status says why")
-        _note_skew(releases_of(cluster, runs).look())
+        note_skew(releases_of(cluster, runs).look())
         return _runs(options, cluster, runs, already=False)
 
 

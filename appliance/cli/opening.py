@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from timeagent import VERSION
-from timeagent.console import Argument, Command, argument, command
+from timeagent.console import Argument, Command, argument, command, note
 
 if TYPE_CHECKING:
     from appliance.bag.roots import Root
@@ -54,9 +54,14 @@ def named_root(options: argparse.Namespace) -> Root:
 
 
 def open_cluster(options: argparse.Namespace) -> Cluster:
+    """Open the cluster that the options name; say so where node.toml names another directory: this may be a copy."""
     from appliance.cluster import Cluster
 
-    return Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
+    cluster = Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
+    if not cluster.settings.is_root(cluster.root):
+        named = cluster.settings.root
+        note(f"tenure: node.toml names {named}, and {cluster.root} is another root: what is written here is not there")
+    return cluster
 
 
 def cluster_command(
@@ -87,6 +92,15 @@ def releases_of(cluster: Cluster, own: str = VERSION) -> Releases:
 
     trust = cluster.watch_trust()
     return Releases(cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, own)
+
+
+def note_skew(known: Mapping[str, str | None]) -> bool:
+    """Return whether nodes run different releases, and say so."""
+    from appliance.node.releases import in_words, skewed
+
+    if skewed(known):
+        note(f"tenure: nodes run different releases: {in_words(known)}")
+    return skewed(known)
 
 
 def stop_on_signals(interrupted: Event | None = None) -> Event:

@@ -52,14 +52,10 @@ def instance(root: Path) -> str:
     return escaped or "-"
 
 
-def node_unit(root: Path) -> str:
-    return f"tenure-node@{instance(root)}.service"
-
-
 def units(root: Path) -> list[str]:
     """Return all units for a root: time agent, node, and the target that holds both."""
     name = instance(root)
-    return [f"tenure-time@{name}.service", node_unit(root), f"tenure@{name}.target"]
+    return [f"tenure-time@{name}.service", f"tenure-node@{name}.service", f"tenure@{name}.target"]
 
 
 def is_there() -> bool:
@@ -76,7 +72,7 @@ def switch_off(root: Path) -> None:
     """Stop the units in good order, and start them no more. Idempotent. Raises Environment."""
     names = units(root)
     _systemctl("disable", "--quiet", *names)
-    _run("kill", "--signal=SIGINT", node_unit(root))  # it drains: nobody goes on here with its leases
+    _systemctl("kill", "--signal=SIGINT", names[1], check=False)  # it drains: nobody goes on here with its leases
     _systemctl("stop", *reversed(names))
 
 
@@ -96,19 +92,9 @@ def restart(root: Path) -> None:
     _systemctl("start", target)
 
 
-def _systemctl(*words: str) -> None:
-    done = _run(*words)
-    if done.returncode:
-        raise Environment(
-            "systemd",
-            f"systemctl {' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}",
-            hint="systemctl status and journalctl -u say why; as the superuser? --no-systemd leaves the units alone",
-        )
-
-
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
+def _systemctl(*words: str, check: bool = True) -> None:
     try:
-        return subprocess.run(  # noqa: S603 - words of ours
+        done = subprocess.run(  # noqa: S603 - words of ours
             ["systemctl", "--no-ask-password", *words],  # noqa: S607 - wherever this machine has it
             capture_output=True,
             text=True,
@@ -117,6 +103,12 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Environment("systemd", f"systemctl {words[0]}: {problem}", hint="--no-systemd") from None
+    if check and done.returncode:
+        raise Environment(
+            "systemd",
+            f"systemctl {' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}",
+            hint="systemctl status and journalctl -u say why; as the superuser? --no-systemd leaves the units alone",
+        )
 
 
 def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:

@@ -1,12 +1,7 @@
-"""``tenure init``, ``join`` and ``leave``: set up a cluster, let machines in, and let them go.
+"""``tenure init``, ``join`` and ``leave``: set up a cluster, let machines in, and let them go (docs/operators.md).
 
-A node goes so: its shards are handed over, its daemon stops, its keys count no more.
-
-1. Its shards are moved to others, and nobody loses a lease by it. Needs the root key.
-2. Its units are switched off.
-3. The trust record revokes its keys, and names no address of it. Needs the root key.
-
-Each step may be repeated, and finds what was done. Without the root key it does the second, and says what remains.
+Each step of leaving may be repeated, and finds what was done. Without the root key it switches the units off, and says
+what remains.
 """
 
 from __future__ import annotations

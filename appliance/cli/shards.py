@@ -16,7 +16,7 @@ from timeagent.units import MS, Instant, Span, parse_span, span_text
 from ..admin.moving import Finish, begin, check_nodes, moved, moves_text, resharded, shared
 from ..formats.shardmap import Layout, ShardMap, chain_of, shard_text
 from ..formats.witness import Half
-from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
+from .opening import ROOT_KEY, add_cluster_options, cluster_command, note_skew, root_key
 
 _LOOK_NS: Final[Span] = 500 * MS
 _ANSWERS: Final = ("not-here", "runs")
@@ -46,9 +46,7 @@ def _list(cluster: Cluster, options: Namespace) -> int:
         shown.append(fields)
         if not options.json:
             say(line)
-    skewed = len(set(releases.values())) > 1
-    if skewed:
-        note("tenure: nodes run different releases: " + ", ".join(f"{n} {r}" for n, r in sorted(releases.items())))
+    is_skewed = note_skew(releases)
     if options.json:
         print_json(
             "tenure.shards",
@@ -57,7 +55,7 @@ def _list(cluster: Cluster, options: Namespace) -> int:
                 **instant_fields("now", now),
                 "seen_from": cluster.settings.node,
                 "releases": releases,
-                "version_skew": skewed,
+                "version_skew": is_skewed,
                 "shards": shown,
             },
         )
@@ -120,8 +118,7 @@ def _reshard(cluster: Cluster, options: Namespace) -> int:
 def _finish(cluster: Cluster, options: Namespace) -> int:
     newest = cluster.registers.newest_map()
     if newest.before is None:
-        text = f"Map {newest.number}: no shard is being moved."
-        return _told(options, newest, text)
+        return _told(options, newest, "no shard is being moved.")
     return _carried_out(cluster, options, lambda _: newest.layout)
 
 
@@ -133,12 +130,12 @@ def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMa
         )
     record = carry_out(cluster, key, layout)
     owners = ", ".join(f"{place} {owner}" for place, owner in enumerate(record.owners))
-    text = f"Map {record.number}: {counted(len(record.owners), 'shard')} ({owners})."
-    return _told(options, record, text)
+    return _told(options, record, f"{counted(len(record.owners), 'shard')} ({owners}).")
 
 
 def _told(options: Namespace, record: ShardMap, text: str) -> int:
-    return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
+    fields = {"number": record.number, "owners": list(record.owners)}
+    return present(options, "tenure.map-changed", fields, f"Map {record.number}: {text}")
 
 
 def check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout], way_out: str) -> None:
@@ -211,8 +208,7 @@ def _share(cluster: Cluster, options: Namespace) -> int:
     give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
     record = cluster.registers.newest_map()
     has = ", ".join(str(place) for place, owner in enumerate(record.owners) if owner == options.node) or "none"
-    text = f"Map {record.number}: {options.node} has of {counted(len(record.owners), 'shard')}: {has}."
-    return _told(options, record, text)
+    return _told(options, record, f"{options.node} has of {counted(len(record.owners), 'shard')}: {has}.")
 
 
 WAIT: Final = argument("--wait SPAN", "how long the node may take to answer (60s)", default="60s")

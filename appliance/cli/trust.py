@@ -5,6 +5,7 @@ Which keys the cluster believes and where its nodes answer; and the numbers that
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from appliance.cluster import Cluster
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
-from timeagent.errors import BadRequest, Environment, NotTrusted
+from timeagent.errors import BadConfiguration, BadRequest, Environment, NotTrusted
 from timeagent.keys import (
     Purpose,
     fingerprint,
@@ -107,7 +108,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
         number = cluster.registers.newest_trust().number
         if there.address is not None:
             give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
-        return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
+        return _said(options, options.node, number, f"{options.node} is let in already.")
     request = asked(storage, options.node)
     if options.fingerprint is None:
         at = f"  at {request.address}" if request.address else ""
@@ -124,7 +125,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     number = accept(storage, cluster.registers, key, request, cluster.time.now().midpoint, options.fingerprint)
     if request.address is not None:
         give_share(cluster, key, options.node, parse_span(options.wait))
-    return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in.")
+    return _said(options, options.node, number, f"{options.node} is let in.")
 
 
 def _issue(cluster: Cluster, options: Namespace) -> int:
@@ -133,7 +134,7 @@ def _issue(cluster: Cluster, options: Namespace) -> int:
     now = cluster.time.now().midpoint
     number = issue(cluster.registers, key, options.node, publics, now, overlap_ns=_overlap(options))
     words = " and ".join(publics)
-    return _said(options, options.node, number, f"Trust record {number}: {options.node} has a new key for {words}.")
+    return _said(options, options.node, number, f"{options.node} has a new key for {words}.")
 
 
 def _rotate(cluster: Cluster, options: Namespace) -> int:
@@ -160,7 +161,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     take_up(directory, purposes)
     words = " and ".join(purposes)
     note("tenure: running processes take them up within seconds; those that get keys as credentials start again")
-    return _said(options, node, number, f"Trust record {number}: {node} uses a new key for {words}.")
+    return _said(options, node, number, f"{node} uses a new key for {words}.")
 
 
 def _revoke(cluster: Cluster, options: Namespace) -> int:
@@ -178,14 +179,14 @@ def _revoke(cluster: Cluster, options: Namespace) -> int:
         what = f"the {entry.purpose} key {options.key} of {options.node} does not count"
     else:
         number = revoke_node(cluster.registers, key, options.node, from_ns)
-    return _said(options, options.node, number, f"Trust record {number}: {what} from {rfc3339(from_ns)} on.")
+    return _said(options, options.node, number, f"{what} from {rfc3339(from_ns)} on.")
 
 
 def _move(cluster: Cluster, options: Namespace) -> int:
     address = None if options.address == "none" else parse_address(options.address)
     number = move_node(cluster.registers, root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
-    return _said(options, options.node, number, f"Trust record {number}: {options.node} {where}.")
+    return _said(options, options.node, number, f"{options.node} {where}.")
 
 
 def _delegate(options: Namespace) -> int:
@@ -212,7 +213,7 @@ def _delegate(options: Namespace) -> int:
 
 
 def _said(options: Namespace, node: str, number: int, text: str) -> int:
-    return present(options, "tenure.trust-changed", {"number": number, "node": node}, text)
+    return present(options, "tenure.trust-changed", {"number": number, "node": node}, f"Trust record {number}: {text}")
 
 
 def _overlap(options: Namespace) -> int:
@@ -276,8 +277,8 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
         )
     policy = cluster.registers.policy(number)
     derived = {
-        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
-        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
+        "takeover": (policy.takeover_ns(), "a holder died: its domains are blocked so long, at most"),
+        "restart": (policy.restart_ns(), "a shard crashed: all its domains are; one stopped in order blocks none"),
     }
     return present(
         options,
@@ -301,7 +302,11 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
             "no-root-key", "the root key signs a policy", hint="say --root-key FILE; with --dry-run nothing is changed"
         )
     before = cluster.registers.newest_policy()
-    policy = next_policy(before, changes)
+    try:
+        policy = next_policy(before, changes)
+    except BadConfiguration as problem:  # names the record's entries
+        told = re.sub(r"\w+_ns(_max)?", lambda entry: f"--{_option(entry[0])}", problem.message)
+        raise BadConfiguration(problem.code, told, hint=problem.hint) from None
     changed = {name for name in changes if getattr(before, name) != getattr(policy, name)}
     if changed and not options.dry_run:
         publish_policy(cluster.registers, root_key(cluster, options), policy)

@@ -63,8 +63,6 @@ AGENT_NS: Final = 60 * SECOND
 
 
 class Node:
-    """One node's daemon over an open cluster."""
-
     def __init__(self, cluster: Cluster, notifier: Notifier | None = None, version: str = "") -> None:
         """Run nothing yet. ``notifier``: the supervisor; default the one of this process's environment."""
         self._cluster = cluster
@@ -115,7 +113,6 @@ class Node:
         return sorted(routes.host.everything())
 
     def _begun_or_awaited(self, shard: int) -> str | None:
-        """Begin a shard, unless it has to be waited for; return for what."""
         host, shard_map = self._cluster.routes.host, self._cluster.map
         why = host.waits_for(shard, shard_map)
         if why is not None:  # that node gives it back when this one answers

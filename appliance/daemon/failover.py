@@ -1,17 +1,11 @@
 """Which shards a daemon runs: those that the map gives to it, and those of nodes that do not answer.
 
-A shard goes from node to node along its chain: whoever runs it stops in good order, and then the next one begins.
-Nobody is ever two owners: the chain has one newest record. These rules only say who tries when; they rest on clocks and
-on what others answer, and may be wrong at any time, at the cost of a wait for the holders of that shard.
+Who hands over, begins and takes over when: docs/protocol/lease.md, "Who runs a shard". These rules only say who
+tries; they rest on clocks and on what others answer, and may be wrong at any time, at the cost of a wait for the
+holders of that shard. Nobody is ever two owners: the chain has one newest record.
 
-- A shard that runs here and belongs to another node is handed over when no lease of it is out, and that node answers
-  and does not run it. A lease would be lost by it: ``tenure shards move`` brings such a shard home without that.
-- A shard of this node begins as soon as its chain was left in good order, or its owner's ceiling is surely past.
-- A shard of another node is taken over when somebody asked here for it, its ceiling is surely past, and none of the
-  nodes before this one in the order of heirs answers.
-- What was left here for a restart goes on first, whatever its shard is by the newest map: its holders wait for it, and
-  one that is of no map any more ends in good order, so that nobody waits for its ceiling.
-- When a newer map is seen, what runs here goes by it; a shard that it does not have any more ends at once.
+What was left here for a restart goes on first, whatever its shard is by the newest map: its holders wait for it, and
+one that is of no map any more ends in good order, so that nobody waits for its ceiling.
 """
 
 from __future__ import annotations

@@ -62,8 +62,6 @@ def _bad(status: int, why: str) -> _Bad:
 
 
 class HttpServer(BoundedListener[Visitor]):
-    """Answers visitors until it is closed."""
-
     def __init__(
         self,
         place: Address | Path,

@@ -1,22 +1,10 @@
 """The node's daemon as cooperative leader: one lease from the shard serves one process of the machine after another.
 
-A process asks for a *sub-lease* of a domain, X or S, over the socket of the node's writer. The desk has a queue for
-each domain and mode, and a lease of that mode: between the two, as between nodes, the shard decides. Who is first in a
-queue, when nobody has a sub-lease, is handed one of the lease that the desk has, and else the desk takes one from the
-shard; of mode S others get one beside it. When the last comes back and others of this machine wait, the next one gets
-it, and the shard hears nothing; else, or where another session asks the shard for it, the lease is given back.
+What a sub-lease is, how long it is good and which fence it has: docs/protocol/lease.md, "Sub-leases".
 
-What holds:
-
-- A sub-lease is good as long as its process was told last, counted from when that asked, and no longer than the lease
-  is; the process asks again and again. It is over when its process gives it back. A process that dies, stands still or
-  loses its connection gives nothing back: then it is over when that time has passed, as a lease at its shard. Only then
-  is the next one handed out, and only then the lease is given back, whatever has become of it. So no two processes can
-  believe in one domain, and a daemon that dies takes all its sub-leases with it: nobody is told a later end.
-- The fence of the n-th process is the lease's plus n, and above it lies every later one: a shard's next fence is above
-  its clock, and the n-th is not handed out before that sum is past on every clock that is within the cluster's bound.
-  Those who share a lease have its own fence.
-- Nothing is written under a sub-lease: no message carries a witness of it.
+The desk has a queue for each domain and mode, and a lease of that mode: between the two, as between nodes, the shard
+decides. Who is first in a queue, when nobody has a sub-lease, is handed one of the lease that the desk has, and else
+the desk takes one from the shard; of mode S others get one beside it.
 """
 
 from __future__ import annotations
@@ -55,8 +43,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Place:
-    """One domain in one mode."""
-
     domain: str
     mode: Mode
     queue: deque[object] = field(default_factory=deque)
@@ -206,7 +192,6 @@ class LeaseDesk:
         return not place.holding or (place.mode is Mode.S and self._goes_on(place))
 
     def _counted(self, place: _Place, ticket: object, lease: Lease) -> tuple[Lease, int]:
-        """Let who has its turn have a sub-lease."""
         place.holding.add(ticket)
         place.busy = False
         place.handed += place.mode is Mode.X or place.handed < 0

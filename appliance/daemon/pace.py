@@ -2,10 +2,6 @@
 
 The logs at the root have their turns one after another, in the thread that beats. Those in another store have theirs in
 a thread of that store: one that does not answer holds up its own logs, and no others.
-
-A log is looked at once a rack, when that can be sealed, and once more when it can be packed; each node and each log at
-another instant. A log that processes of this machine use is looked at once a bag: what it costs the mount goes by who
-uses it, and not by how many nodes there are.
 """
 
 from __future__ import annotations
@@ -94,8 +90,6 @@ class StoreThreads:
 
 
 class Pace:
-    """The metronomes of all logs, on one node."""
-
     def __init__(
         self,
         context: BagContext,

@@ -182,7 +182,6 @@ class Observed:
 
 
 def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str, Callable[..., HttpAnswer]]:
-    """Return what is at the read-only door, by path."""
     maps, release = observed.cluster.maps, observed.releases.own
 
     def checks(_: Mapping[str, str]) -> HttpAnswer:

@@ -51,16 +51,8 @@ class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
     amount: int
 
 
-_decoder = msgspec.json.Decoder(Opening | Transfer)
-
-
-def decode_entry(payload: bytes) -> Opening | Transfer:
-    entry: Opening | Transfer = _decoder.decode(payload)
-    return entry
-
-
-def encode(entry: Opening | Transfer) -> bytes:
-    return msgspec.json.encode(entry)
+decode_entry: Final = msgspec.json.Decoder(Opening | Transfer).decode
+encode: Final = msgspec.json.encode
 
 
 class Balances(msgspec.Struct):

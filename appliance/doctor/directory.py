@@ -101,7 +101,6 @@ class TrialDirectory:
         return os.path.lexists(self._path(name))
 
     def sees_afresh(self, name: str) -> bool:
-        """Open the directory, then look for the name in it."""
         descriptor = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -145,7 +144,6 @@ def _write_and_close(descriptor: int, data: str) -> None:
 
 class Probe(TrialDirectory):
     def owner(self) -> HealthCheck:
-        """Say whether a new file belongs to who made it."""
         self.make("owner", "x")
         owner, user = self.stat("owner").st_uid, os.geteuid()
         wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
@@ -155,7 +153,6 @@ class Probe(TrialDirectory):
         )
 
     def linked(self) -> HealthCheck:
-        """Link two files to one name, one after the other; say whether link(2) decides."""
         self.make("first", "first")
         self.make("second", "second")
         self.link("target", "first")
@@ -164,13 +161,11 @@ class Probe(TrialDirectory):
         return judge_linked(names, second_refused=refused, content_kept=self.read("target") == "first")
 
     def exclusive(self) -> HealthCheck:
-        """Say whether a name that is taken is refused to O_EXCL."""
         refused = self.make("taken", "") and not self.make("taken", "")
         wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
         return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
 
     def listed(self) -> HealthCheck:
-        """Say whether a new name is in the directory's list at once, with its bytes behind it."""
         listed = self.make("listed", "bytes") and self.lists("listed") and self.read("listed") == "bytes"
         wrong, way_out = "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
         return judged("listing", "a new file is seen at once, whole", wrong, way_out, holds=listed)
@@ -183,7 +178,6 @@ class Probe(TrialDirectory):
         os.unlink(self._place / "often")
 
 
-"""A log in use has about 1,300 names a rack until it is packed, and keeps 432 a day after that."""
 _BOTH_NAMES: Final = 2
 CLOCK_UNSURE_NS: Final = 2 * SECOND
 CLOCK_FAIL_NS: Final = MINUTE

@@ -16,7 +16,6 @@ from .health import HealthCheck, failed, judged, passed, unsure
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:
-    """Say whether this user's files can be shared, and modes mean something to it."""
     wrong = "this is the superuser, whom no file mode stops, and whom root_squash makes nobody"
     way_out = "run it as the user that runs the node (tenure); in throw-away machines commands take --allow-root"
     who = judged("user", f"user {user}", wrong, way_out, holds=user != 0)
@@ -63,8 +62,6 @@ _DEFAULT_AGES: Final = {"acregmin": 3, "acregmax": 60, "acdirmin": 30, "acdirmax
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo."""
-
     point: str
     kind: str
     source: str
@@ -146,7 +143,6 @@ def judge_kind(mount: Mount) -> HealthCheck:
 
 
 def judge_options(mount: Mount) -> list[HealthCheck]:
-    """Say what the mount options mean for the protocol, a line for each thing that they decide."""
     options = mount.options
     wrong, way_out = f"{mount.point} is mounted read-only", f"mount -o remount,rw {mount.point}"
     found = [judged("writable", "mounted read-write", wrong, way_out, holds="ro" not in options)]

@@ -63,7 +63,6 @@ class StoreProbe:
         return found
 
     def second_put(self) -> HealthCheck:
-        """Say whether a put under a condition is refused at leisure: a store that lies takes every one."""
         name, key = "second put", f"{self._place}/twice"
         first, second = self._buckets[0], self._buckets[1]
         first.put(key, b"first")
@@ -75,7 +74,6 @@ class StoreProbe:
         return passed(name, "refused, and the first one's bytes stay")
 
     def put_race(self) -> HealthCheck:
-        """Say whether one of many racing puts wins, and is what is read."""
         name, double, most, other = "racing puts", 0, 1, 0
         for number in range(ROUNDS):
             key = f"{self._place}/race.{number}"
@@ -94,7 +92,6 @@ class StoreProbe:
         return judged(name, good, bad, _NO_ROOT, holds=not other)
 
     def seen_at_once(self) -> HealthCheck:
-        """Say whether what was put, or deleted, is seen at once by who looked in vain before, also in a listing."""
         late, all_of_them = 0, NAMES + NAMES // 3
         for number in range(NAMES):
             maker, looker = self._buckets[number % 2], self._buckets[1 - number % 2]
@@ -248,7 +245,6 @@ class TwoHands:
         return judged("bytes after closing", good, bad, way_out, holds=not short)
 
     def link_race(self) -> HealthCheck:
-        """Say whether link(2) has one winner, and who both say it was."""
         for number in range(MOUNT_ROUNDS):
             self.here.ask("make", f"link.{number}.here", "here")
             self.there.ask("make", f"link.{number}.there", "there")

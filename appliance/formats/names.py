@@ -29,7 +29,7 @@ def check_domain(name: str) -> str:
         raise BadRequest(
             "bad-domain",
             f"the domain {name[:60]!r} has {size} bytes; a domain has 1 to {DOMAIN_BYTES_MAX}",
-            hint="shorten it, or use a digest of it",
+            hint="shorten it, or use a digest of it" if size else "name what the lease is about",
         )
     plain = size == len(name) and name.isprintable()  # ASCII: what it cannot print is what controls
     control = None if plain else next((c for c in name if unicodedata.category(c) == "Cc"), None)

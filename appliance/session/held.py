@@ -185,7 +185,7 @@ class Keeper:
     """Those that have gone on with their second half alone, and are not attended for there yet."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Lease:
     """One held lease. Applications read it; only its session changes it. Two are equal if they are the same one."""
 
@@ -365,6 +365,11 @@ class Lease:
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
+    def __repr__(self) -> str:
+        over = f", over: {self.ended}" if self.ended else ""
+        until, which = rfc3339(self.expiry_ns), self.correlation_id.hex()
+        return f"<Lease {self.domain!r} {self.mode} fence {self.fence} until {until}, {which}{over}>"
+
     def lose_to(self, answer: Over) -> None:
         """Be over as its shard says."""
         revoked = answer.outcome is LeaseOutcome.REVOKED
@@ -429,8 +434,11 @@ class Lease:
 
     def over_text(self) -> str | None:
         """Say that it is over, and why; None while it is held, as far as was seen."""
-        why = "" if self.loss is None else f" ({self.loss})"
-        return None if self.ended is None else f"the lease on {self.domain!r} is {self.ended}{why}"
+        if self.ended is None:
+            return None
+        why = "" if self.loss is None else str(self.loss)
+        said = why if why.startswith(self.ended) else f"{self.ended} ({why})" if why else self.ended
+        return f"the lease on {self.domain!r} is {said}"
 
     def surely_held(self) -> bool:
         """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""

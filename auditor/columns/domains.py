@@ -23,11 +23,8 @@ from auditor.rules.grants import signed_within
 from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 from timeagent.signedtime import STALENESS_NS
 
-from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, HeadName, RowBucket, Rows, numbers
+from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Column, Flags, HeadName, RowBucket, Rows, numbers
 from .witnesses import MODES, OUTCOMES
-
-type Column = NDArray[np.int64]
-type Flags = NDArray[np.bool_]
 
 _RELINQUISHED, _EXPIRED, _WITHDRAWN = (
     OUTCOMES.index(each) for each in (LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN)
@@ -99,7 +96,7 @@ def _overtaken(fact: HeadFact, cluster: ClusterFacts) -> int:
     return min((signed_within(each.token)[1] for each in facts), default=NEVER)
 
 
-def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def marks(names: Column, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a number for each id of a lease of a domain: equal for equal ones, and mostly different for others."""
     found: NDArray[np.uint64] = (ids[:, 0] * _MIXER + ids[:, 1]) * _MIXER + names.astype(np.uint64)
     return found

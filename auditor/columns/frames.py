@@ -15,7 +15,6 @@ from operator import lt
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from appliance.formats.closed import LockFile
 from appliance.formats.framing import (
@@ -35,12 +34,9 @@ from timeagent import core
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
 
-from .layout import NUMBER_MAX, NotPlain, bytes_of, numbers, small, time_columns, used_of
+from .layout import NUMBER_MAX, Column, Flags, NotPlain, bytes_of, numbers, small, time_columns, used_of
 from .records import Shapes
 from .witnesses import Witnesses
-
-type Flags = NDArray[np.bool_]
-type Column = NDArray[np.int64]
 
 _START: Final = pack(Kind.FRAME, b"")[:8]
 _ROW: Final = struct.Struct("=5q")

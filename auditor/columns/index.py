@@ -33,7 +33,7 @@ from .layout import ENTRIES, FRAMES, USES, Chunk, HeadName, Numbering, RowBucket
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 15
+INDEX_FORMAT: Final = 16
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 type Database = apsw.Connection
 READ_CACHE_KIB: Final = 8 * 1024

@@ -26,6 +26,8 @@ from timeagent.errors import Environment
 from timeagent.signedtime import SignedTime
 
 type Rows = NDArray[np.void]
+type Column = NDArray[np.int64]
+type Flags = NDArray[np.bool_]
 type HeadName = tuple[bytes, int, bytes]
 """Incarnation, sequence and digest of a batch head."""
 
@@ -146,11 +148,11 @@ def numbers(values: bytes, width: int) -> NDArray[np.uint64]:
     return np.frombuffer(values, "<u8").reshape(-1, width)
 
 
-def used_of(which: NDArray[Any], count: int) -> tuple[list[int], NDArray[np.int64]]:
+def used_of(which: NDArray[Any], count: int) -> tuple[list[int], Column]:
     """Return which of ``count`` numbered things occur in a column, in order, and for each row its place among them."""
     there = np.zeros(count, np.bool_)
     there[which] = True
-    place: NDArray[np.int64] = np.cumsum(there) - 1
+    place: Column = np.cumsum(there) - 1
     return np.flatnonzero(there).tolist(), place[which]
 
 
@@ -160,12 +162,12 @@ def bytes_of(column: NDArray[Any]) -> list[bytes]:
     return [whole[at : at + size] for at in range(0, len(whole), size or 1)]
 
 
-def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
+def small(column: Column) -> Flags:
     """Say of each number whether it may be calculated with."""
     return (column >= 0) & (column < NUMBER_MAX)
 
 
-def time_columns(tokens: Iterable[SignedTime | None]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def time_columns(tokens: Iterable[SignedTime | None]) -> tuple[Flags, Column]:
     """Say of each signed time whether it may be calculated with; midpoint, radius and staleness, zeros where not."""
     each = [() if t is None else (t.midpoint_ns, t.radius_ns, t.staleness_ns) for t in tokens]
     fine = [max(figures, default=NUMBER_MAX) < NUMBER_MAX for figures in each]

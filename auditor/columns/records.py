@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from timeagent import core
 from timeagent.core import NativeCore
 
-type Column = NDArray[np.int64]
+from .layout import Column, Flags
+
 type Octets = NDArray[np.uint8]
-type Flags = NDArray[np.bool_]
 type Place = tuple[int, int]
 """Where a value begins, and its size; ABSENT where there is none."""
 

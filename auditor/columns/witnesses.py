@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from appliance.formats.framing import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
@@ -44,7 +43,10 @@ from .layout import (
     OTHER,
     RENEWAL,
     UPGRADE,
+    Column,
+    Flags,
     NotPlain,
+    Rows,
     numbers,
     small,
     time_columns,
@@ -67,7 +69,7 @@ def _plain(entry: Entry) -> bool:
     return isinstance(entry, Witness) or (isinstance(entry, Ended) and entry.ending.outcome in _PLAIN)
 
 
-def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
+def entry_rows(records: Records, chosen: Column) -> Rows:
     """Return a row for each of some entries, without its domain and its place; ``kind`` is OTHER of some."""
     rows = np.zeros(len(chosen), ENTRY)
     rows["kind"] = records.of_each(_kind, np.uint8)[chosen]
@@ -96,9 +98,7 @@ def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     return rows
 
 
-def _take_ending(
-    records: Records, chosen: NDArray[np.int64], rows: NDArray[np.void], who: str, places: tuple[str, ...]
-) -> NDArray[np.bool_]:
+def _take_ending(records: Records, chosen: Column, rows: Rows, who: str, places: tuple[str, ...]) -> Flags:
     """Take what entries tell of the end of a lease, in one of some places; say of each whether it can be compared."""
 
     def outcome(entry: Entry) -> int:
@@ -131,9 +131,6 @@ def _token(raw: bytes) -> SignedTime | None:
     except Damaged:
         return None
 
-
-type Column = NDArray[np.int64]
-type Flags = NDArray[np.bool_]
 
 _STEP: Final = 34
 """A hash in a list of hashes: two bytes say that 32 follow."""

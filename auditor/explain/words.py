@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from appliance.formats.birth import open_birth, store_of
@@ -98,7 +98,7 @@ def evidence_lines(place: Evidence, tree: Tree) -> Iterator[str]:
     yield f"{printable(place.path)}, offset {place.offset}, {place.length} bytes:"
     data = tree.read_range(place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX))
     if data is None:
-        yield "  is not there, or is a directory"
+        yield f"  is {'a directory' if tree.names(place.path) else 'not there'}"
         return
     piece = piece_at(data, 0)
     if isinstance(piece, str):
@@ -134,8 +134,10 @@ def _piece(piece: Piece, data: bytes, path: str, most: int | None) -> Iterator[S
         case Kind.LEDGER:
             block = open_block(piece, path)
             yield from _head(block.batch_head(path))
-            for entry in list(block.decoded(path))[:most]:
+            entries = list(block.decoded(path))
+            for entry in entries[:most]:
                 yield from _entry(entry)
+            yield from _more(entries, most)
         case Kind.LOCK:
             lock, stamped = open_lock(data, path)
             yield Said(
@@ -145,6 +147,7 @@ def _piece(piece: Piece, data: bytes, path: str, most: int | None) -> Iterator[S
             for each in lock.entries[:most]:
                 text = f"lists {each.name}, {each.size} bytes, digest {each.digest.hex()}"
                 yield Said(text, "file", f"{lock.bag}/{each.name}")
+            yield from _more(lock.entries, most)
         case Kind.SEAL:
             seal, stamped = open_seal(data, path)
             text = f"seal of {seal.rack}, by {seal.sealer} at {_time(stamped.time)}, with {len(seal.entries)} bags"
@@ -165,6 +168,11 @@ def _piece(piece: Piece, data: bytes, path: str, most: int | None) -> Iterator[S
             yield Said(f"{piece.kind.name.lower()} record, signed by key {signed.key_id.hex()}")
         case Kind.PACK:
             yield Said("a pack")
+
+
+def _more(entries: Sequence[object], most: int | None) -> Iterator[Said]:
+    if most is not None and len(entries) > most:
+        yield Said(f"and {len(entries) - most} more")
 
 
 def _frame(piece: Piece, path: str) -> Iterator[Said]:

@@ -110,7 +110,7 @@ def _digest(data: bytes, size: int) -> bytes | None:
 
 
 def _shortened(digest: bytes | None) -> str:
-    return "no whole pieces" if digest is None else f"{digest.hex()[:16]}…"
+    return "no whole frames" if digest is None else f"{digest.hex()[:16]}…"
 
 
 def same_lock(data: bytes, sealed: bytes) -> Check:
@@ -158,8 +158,8 @@ def listed_file(
         now = digest or _digest(data, entry.size)
         reason = (
             f"the first {entry.size} bytes of {path} are not those that its bag was closed with: "
-            f"{'they are no whole pieces' if now is None else f'their digest is {now.hex()}'}, "
-            f"the list says {entry.digest.hex()}"
+            f"{'they are no whole frames' if now is None else f'their digest is {now.hex()}'}, "
+            f"and the list has {entry.digest.hex()}"
         )
         yield broken.finding(path, reason, [*where, lock], times)
     elif len(data) > entry.size and not _torn_append(path, data[entry.size :], size - entry.size):

@@ -67,7 +67,9 @@ def _all_there(messages: int, there: int, doubtful: int = 0) -> Check:
 
 def is_broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
     """Whether a shard ended a lease as expired before its expiry."""
-    return fact.ending.outcome is LeaseOutcome.EXPIRED and fact.ending.ended_ns <= lease.expiry_at(fact.position)
+    ending = fact.ending
+    over = asked("broken-early", ending.ended_ns, lease.expiry_at(fact.position))
+    return ending.outcome is LeaseOutcome.EXPIRED and not over.holds
 
 
 def check_ending(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:

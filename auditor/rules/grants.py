@@ -179,7 +179,8 @@ def _follows(
             AT_WATERMARK: f"it was relinquished with the watermark {bound_text(watermark or 0)}",
         }
         reason = (
-            f"{lease.name} was granted with the floor {bound_text(witness.floor_ns)} to {witness.holder.node} "
+            f"{lease.name} was granted at {rfc3339(told.token.midpoint_ns)} to {witness.holder.node}, with the floor "
+            f"{bound_text(witness.floor_ns)}, "
             f"while {earlier.name} of {earlier.holder.node} was not over: {because[wrong.what]}"
         )
         since, shard = earlier.first.token.midpoint_ns, earlier.first.head.node

@@ -206,31 +206,21 @@ def ceiling_findings(
     try:
         token = SignedTime.decode(record.time, where.path)
     except Damaged as problem:
-        yield found(
-            "forged-time", where.path, problem.message, [where], title="the signed time of a ceiling record is none"
-        )
+        title = "the signed time of a ceiling record is none"
+        yield found("forged-time", where.path, problem.message, [where], title=title)
         return
     if keyring is None:
         return
     owner = keyring.node_of(signed.key_id)
-    reason = signatures.refuses(
-        keyring,
-        signed.key_id,
-        Purpose.WITNESS,
-        token.midpoint_ns,
-        CONTEXTS[Kind.CEILING],
-        signed.body,
-        signed.signature,
-    )
+    by = signed.key_id, Purpose.WITNESS, token.midpoint_ns
+    reason = signatures.refuses(keyring, *by, CONTEXTS[Kind.CEILING], signed.body, signed.signature)
     if owner not in (None, record.node) and (reason is None or isinstance(reason, EndedKey)):
         reason = f"it says node {record.node}, its key is of {owner}"
+    forged, what = "forged-record", "signature"
+    if not reason:
+        forged, what = "forged-time", "signed time"
+        reason = misattributed(keyring, token, record.node) or signatures.refuses_time(keyring, token)
     if reason:
-        code = refusal_code("forged-record", reason)
-        title = title_of(code, "a ceiling record", "the signature of a ceiling record does not verify")
-        yield found(code, where.path, reason, [where], title=title)
-        return
-    reason = misattributed(keyring, token, record.node) or signatures.refuses_time(keyring, token)
-    if reason:
-        code = refusal_code("forged-time", reason)
-        title = title_of(code, "a ceiling record", "the signed time of a ceiling record does not verify")
+        code = refusal_code(forged, reason)
+        title = title_of(code, "a ceiling record", f"the {what} of a ceiling record does not verify")
         yield found(code, where.path, reason, [where], title=title)

@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from auditor.columns.layout import NOTHING, RowBucket, Rows
+from auditor.columns.layout import NOTHING, Column, RowBucket, Rows
 from timeagent.units import Instant, rfc3339
 
 from ..columns.index import Coverage
 from .finding import Evidence, Finding, found
-
-type Column = NDArray[np.int64]
 
 
 def check_sequences(frames: RowBucket, coverage: Coverage) -> Iterator[Finding]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,56 +263,50 @@ def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
     return sessions[0].witness.expiry_ns if sessions else held.witness.expiry_ns
 
 
-_WORDS: Final[dict[str, str]] = {
-    "tentative-write": "{under}, which its witness calls {witness.phase}",
-    "read-mode-write": "{under} in mode {witness.mode}",
-    "foreign-lease": "{path} was written by {writer} under {name}, which belongs to {owner}",
-    "ended-lease-write": "{under}, which the witness of {session} that it carries names as ended",
-    "session-witness-missing": "{under}, which counts only with one witness of {session}; it carries {carried}",
-    "half-lease-write": "{writer} wrote {path} under {name}, which is the {half} half of one by map {going_by}; "
-    "it counts only together with the other half, and the frame carries no witness of that",
-    "r2-breach": "the frame names {name}, whose witness was signed after the frame's time was surely over",
-}
-"""What is said of a check of a lease that fails, but for signatures and timestamps."""
-
-
 def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> Finding:
+    """Return the finding about a check that a frame fails with all its messages."""
     path, where, head = evidence.where.path, [evidence.where], evidence.frame.head
-    if held is None and check.code == "leaseless-write":
-        reason = "the frame carries no witness of a lease: nothing says that its writer might write, or when"
-        return check.finding(path, reason, where)
-    if held is None and check.code == "forged-witness":
-        return check.finding(path, f"the frame carries a witness that is none: {check.value}", where)
+    title, times = "", dict[str, SignedTime]()
     if held is None:
-        title = title_of(check.code, "a frame", "the signed time of a frame is refused")
-        reason = f"the frame's signed time is refused: {check.value}"
-        return check.finding(path, reason, where, {"the frame": evidence.token}, title=title)
-    name, holder, session = held.name, held.witness.holder, held.witness.session_id
-    subject = f"{path} under {name}"
-    if held.refusal is not None:
-        reason = f"{path} carries a witness of {name} that is refused: {check.value}"
-        forged = "the signed time of a witness is refused" if check.code == "forged-time" else ""
-        title = title_of(check.code, "a witness", forged)
-        return check.finding(subject, reason, where, {"the witness": held.token}, title=title)
-    carried = len(evidence.sessions_of(held)) if isinstance(held, HeldWitness) else 0
-    going_by, half = evidence.part_of(held) if isinstance(held, HeldWitness) else (0, "")
-    reason = _WORDS[check.code].format(
-        path=path,
-        name=name,
-        under=f"{path} was written under {name}",
-        witness=held.witness,
-        writer=f"{head.writer} ({head.incarnation.hex()})",
-        owner=f"{holder.node} ({holder.incarnation.hex()})",
-        session=f"session lease {session.hex()}" if session else "",
-        going_by=going_by,
-        half=half,
-        carried=f"{carried}, or one of another holder" if carried else "none",
-    )
-    if check.code != "r2-breach":
-        return check.finding(subject, reason, where)
-    times = {"the witness": held.token, "the frame": evidence.token}
-    title = "a frame was signed before a witness that it carries"
-    return check.finding(subject, reason, where, times, title=title)
+        match check.code:
+            case "leaseless-write":
+                reason = "the frame carries no witness of a lease: nothing says that its writer might write, or when"
+            case "forged-witness":
+                reason = f"the frame carries a witness that is none: {check.value}"
+            case code:
+                title = title_of(code, "a frame", "the signed time of a frame is refused")
+                times["the frame"] = evidence.token
+                reason = f"the frame's signed time is refused: {check.value}"
+        return check.finding(path, reason, where, times, title=title)
+    name, holder, writer = held.name, held.witness.holder, f"{head.writer} ({head.incarnation.hex()})"
+    under, session = f"{path} was written under {name}", f"session lease {(held.witness.session_id or b'').hex()}"
+    match check.code:
+        case "tentative-write":
+            reason = f"{under}, which its witness calls {check.value}"
+        case "read-mode-write":
+            reason = f"{under} in mode {check.value}"
+        case "foreign-lease":
+            owner = f"{holder.node} ({holder.incarnation.hex()})"
+            reason = f"{path} was written by {writer} under {name}, which belongs to {owner}"
+        case "ended-lease-write":
+            reason = f"{under}, which the witness of {session} that it carries names as ended"
+        case "session-witness-missing":
+            carried = "none" if check.value == "0" else f"{check.value}, or one of another holder"
+            reason = f"{under}, which counts only with one witness of {session}; it carries {carried}"
+        case "half-lease-write" if isinstance(held, HeldWitness):
+            going_by, half = evidence.part_of(held)
+            by_half = f"{writer} wrote {path} under {name}, which is the {half} half of one by map {going_by}"
+            together = "it counts only together with the other half, and the frame carries no witness of that"
+            reason = f"{by_half}; {together}"
+        case "r2-breach":
+            title = "a frame was signed before a witness that it carries"
+            times = {"the witness": held.token, "the frame": evidence.token}
+            reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
+        case code:
+            title = title_of(code, "a witness", "the signed time of a witness is refused" * (code == "forged-time"))
+            times["the witness"] = held.token
+            reason = f"{path} carries a witness of {name} that is refused: {check.value}"
+    return check.finding(f"{path} under {name}", reason, where, times, title=title)
 
 
 def frame_covered(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Check]:

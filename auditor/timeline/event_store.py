@@ -61,10 +61,7 @@ class EventRow(NamedTuple):
     piece: int
     at: int
     size: int
-    """Where the bytes of an entry are, or of an event that no column tells; of such a frame: ``at`` is where its leases
-    begin among those of the block."""
-    under: int
-    """How many leases that are."""
+    """Where the bytes of an entry are, or of an event that no column tells."""
     messages: int
     first: Instant
     """Of a frame its lowest timestamp; of what tells of a lease when that was first told of."""
@@ -74,15 +71,14 @@ class EventRow(NamedTuple):
     begins: bool
 
 
-_SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "I")
+_SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size"), "I")
 _CODES: Final = dict.fromkeys(EventRow._fields, "q") | {"kind": "B", "begins": "?"} | _SMALL
 EVENT: Final = np.dtype([(name, f"<{code}") for name, code in _CODES.items()])
 ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("rank", "<i8")])
 """What orders events of one instant and kind: who said it, its own order, the rank."""
-LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
-_LEASE_READ: Final = np.dtype([("domain", "<u4"), ("cid", "V16")])
-_TOLD: Final = np.dtype([("event", "<u4"), *LEASE.descr])
-"""Of which lease an event tells."""
+_LEASE: Final = np.dtype([("event", "<u4"), ("domain", "<u4"), ("cid", "<u8", (2,))])
+"""A lease that an event is about: of what a block holds, its place in the block."""
+_LEASE_READ: Final = np.dtype([("event", "<u4"), ("domain", "<u4"), ("cid", "V16")])
 WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -134,7 +130,7 @@ class EventStore:
         self._order: list[ColumnRows] = []
         self._count = 0
         self._leases: list[ColumnRows] = []
-        self._lease_count = 0
+        """What frames that columns judged were written under."""
         self._told: list[ColumnRows] = []
         self._posted: list[Numbers] = []
         self._keys: Numbering[tuple[str, int]] = Numbering()
@@ -172,7 +168,7 @@ class EventStore:
     def cut(self, rows: ColumnRows, raw: bytes, at: Numbers) -> None:
         """Write bytes in pieces, and say in rows in which of them each entry is. ``at``: where it begins."""
         begins = np.sort(at)
-        cuts = [0, *begins[_firsts(begins // PIECE_BYTES)[1:]].tolist()]
+        cuts = [0, *begins[beginnings(begins // PIECE_BYTES)][1:].tolist()]
         pieces = np.array([self.piece(raw[first:end]) for first, end in pairwise([*cuts, len(raw)])])
         which = np.searchsorted(cuts, at, "right") - 1
         rows["piece"], rows["at"] = pieces[which], at - np.array(cuts)[which]
@@ -188,23 +184,18 @@ class EventStore:
         self.post(Posting.NODE, nodes[nodes >= 0], events[nodes >= 0])
         return events
 
-    def add_leases(self, rows: ColumnRows, leases: ColumnRows) -> None:
-        """Take the leases that frames were written under, ``under`` of each row, before the rows are taken."""
-        rows["at"] = self._lease_count + np.cumsum(rows["under"]) - rows["under"]
-        self._leases.append(leases)
-        self._lease_count += len(leases)
-
     def post(self, posting: Posting, keys: NDArray[Any], events: Numbers) -> None:
         """Take what events are about."""
         self._posted.append((np.int64(posting) << 58) | (keys.astype(np.int64) << 32) | events)
 
-    def of_leases(self, domains: Numbers, events: Numbers, cids: NDArray[np.uint64]) -> None:
-        """Take what is said of leases themselves: ``last`` says until when they last by that."""
+    def of_leases(self, events: Numbers, domains: Numbers, cids: NDArray[np.uint64], *, told: bool) -> None:
+        """Take which leases events are about. ``told``: they say something of them; ``last``: until when they last."""
         self.post(Posting.ABOUT, domains, events)
-        self.post(Posting.TOLD, domains, events)
-        told = np.zeros(len(events), _TOLD)
-        told["domain"], told["event"], told["cid"] = domains, events, cids
-        self._told.append(told)
+        if told:
+            self.post(Posting.TOLD, domains, events)
+        leases = np.zeros(len(events), _LEASE)
+        leases["event"], leases["domain"], leases["cid"] = events, domains, cids
+        (self._told if told else self._leases).append(leases)
 
     def finish(self) -> None:
         """Write everything, in order."""
@@ -222,34 +213,26 @@ class EventStore:
         positions[chosen] = np.arange(1, len(rows) + 1)
         self._span(rows, positions)
         self._write_postings(rows, positions)
-        self._write_blocks(rows)
+        self._write_blocks(rows, positions)
 
-    def _write_blocks(self, rows: ColumnRows) -> None:
-        under, numbers = rows["under"].astype(np.int64), np.arange(len(rows))
-        ends = np.cumsum(under)
-        of_frame, begins = rows["clock"] > 0, ends - under
-        leases = np.concatenate([*self._leases, np.zeros(0, LEASE)])
-        leases = leases[np.repeat(rows["at"] - begins, under) + np.arange(ends[-1])]
-        first_of = begins[numbers // BLOCK_EVENTS * BLOCK_EVENTS]
-        rows["at"][of_frame] = (begins - first_of)[of_frame]
-        cuts = [*range(0, len(rows), BLOCK_EVENTS), len(rows)]
-        places = [*begins[cuts[:-1]].tolist(), len(leases)]
-        self._db.executemany(
-            "INSERT INTO block VALUES (?, ?, ?, ?)",
-            (
-                (number, int(rows["instant"][first]), rows[first:end].tobytes(), leases[begin:until].tobytes())
-                for number, ((first, end), (begin, until)) in enumerate(
-                    zip(pairwise(cuts), pairwise(places), strict=True)
-                )
-            ),
-        )
+    def _write_blocks(self, rows: ColumnRows, positions: Numbers) -> None:
+        leases = np.concatenate([*self._leases, np.zeros(0, _LEASE)])
+        at = positions[leases["event"]] - 1
+        order = np.argsort(at, kind="stable")
+        leases, at = leases[order], at[order]
+        leases["event"] = at % BLOCK_EVENTS
+        for number, first in enumerate(range(0, len(rows), BLOCK_EVENTS)):
+            end = first + BLOCK_EVENTS
+            part, under = rows[first:end], leases[slice(*np.searchsorted(at, (first, end)))]
+            values = (number, int(part["instant"][0]), part.tobytes(), under.tobytes())
+            self._db.execute("INSERT INTO block VALUES (?, ?, ?, ?)", values)
 
     def _write_postings(self, rows: ColumnRows, positions: Numbers) -> None:
         posted = np.concatenate(self._posted)
         posted = np.sort((posted >> 32 << 32) | positions[posted & 0xFFFFFFFF])
-        posted = posted[_firsts(posted)]
+        posted = posted[beginnings(posted)]
         found = (posted & 0xFFFFFFFF).astype("<u4")
-        keys, cuts = self._keys.listed(), _firsts(posted >> 32).tolist()
+        keys, cuts = self._keys.listed(), np.flatnonzero(beginnings(posted >> 32)).tolist()
         for first, end in pairwise([*cuts, len(posted)]):
             key, part = int(posted[first] >> 32), found[first:end]
             posting, (text, number) = Posting(key >> 26), keys[key & 0x3FFFFFF]
@@ -261,23 +244,24 @@ class EventStore:
 
     def _span(self, rows: ColumnRows, positions: Numbers) -> None:
         """Say in all that tells of a lease since when and until when that lasted."""
-        told = np.concatenate([*self._told, np.zeros(0, _TOLD)])
+        told = np.concatenate([*self._told, np.zeros(0, _LEASE)])
         names = told["domain"], told["cid"][:, 0], told["cid"][:, 1]
         at = positions[told["event"]] - 1
         order = np.lexsort((at, *names))
-        at, begins = at[order], np.zeros(len(order), np.bool_)
-        begins[:1] = True
-        for each in names:
-            begins[1:] |= each[order][1:] != each[order][:-1]
+        at, begins = at[order], beginnings(*(each[order] for each in names))
         if len(at):
             lease, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
             rows["last"][at] = np.maximum.reduceat(rows["last"][at], firsts)[lease]
             rows["first"][at] = rows["instant"][at[firsts]][lease]
 
 
-def _firsts(values: NDArray[Any]) -> Numbers:
-    """Return where each of some sorted values is for the first time."""
-    return np.flatnonzero(np.append(len(values) > 0, values[1:] != values[:-1]))
+def beginnings(*columns: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say of each of some sorted rows whether it differs from the one before it."""
+    found = np.zeros(len(columns[0]), np.bool_)
+    found[:1] = True
+    for each in columns:
+        found[1:] |= each[1:] != each[:-1]
+    return found
 
 
 class _Block:
@@ -332,13 +316,13 @@ class StoredEvents(Sequence[Event]):
         block, place = self._block(number // self._size), number % self._size
         event = block.events[place]
         if event is None:
-            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), block)
+            leases = block.leases[block.leases["event"] == place]
+            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), leases)
         return event
 
-    def _read(self, row: EventRow, block: _Block) -> Event:
+    def _read(self, row: EventRow, leases: ColumnRows) -> Event:
         if row.clock:
             file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
-            leases = block.leases[row.at : row.at + row.under]
             return FrameWritten(
                 instant_ns=row.instant,
                 place=(f"writer {file.writer}", file.incarnation, row.place, 0),
@@ -357,7 +341,7 @@ class StoredEvents(Sequence[Event]):
                 accepted_ns=span,
                 listed=True,
                 void_because="",
-                leases=tuple((self._text(each), cid) for each, cid in leases.tolist()),
+                leases=tuple((self._text(domain), cid) for _, domain, cid in leases.tolist()),
                 begins=row.begins,
             )
         raw = self._piece(row.piece)[row.at : row.at + row.size]

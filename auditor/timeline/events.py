@@ -462,10 +462,11 @@ def _words(event: Event) -> str:
             wrote = f"{event.writer} wrote frame {event.sequence} to {event.log}: {event.messages} messages"
             return f"{wrote} under {under}{void}"
         case BagClosed():
-            return (
-                f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {event.files} files, "
-                f"{event.accepted} messages accepted, {event.rejected} rejected, {event.void_files} files void"
-            )
+            there = f"{event.accepted} messages accepted, {event.rejected} rejected"
+            if event.missing:
+                there += f" in {event.files - event.missing} of them, the others are not here as they were listed"
+            what = f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {event.files} files"
+            return f"{what}, {there}, {event.void_files} files void"
         case RackSealed():
             return f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {event.bags} bags"
         case LogBorn():

@@ -9,7 +9,7 @@ Each statement counts once, and of several the first: a ledger counts before the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -225,10 +225,7 @@ class Facts:
     def unread(self, listing: BagListing) -> None:
         """Take a bag whose lock file cannot be read: it is open, by all that is known. Reads its files."""
         self.open(listing)
-        seen: set[bytes] = set()
-        for path, raw in self._unlisted_frames(listing, listing.files):
-            self.open_frame(raw, listing, path, twice=raw.frame.digest in seen)
-            seen.add(raw.frame.digest)
+        self._read(_ToldBag(listing, self._lens.bag(listing.bag)), listing.files, listed=None)
 
     def finish(self, grid: Grid, listing: RackListing, seal: SealFacts | None) -> None:
         """Tell what the rack comes to, when all frames are judged. Reads the files that came too late."""
@@ -253,7 +250,7 @@ class Facts:
                 self.closed(there.get(name, BagListing(bag, (), locked=False)), raw, seal.where)
         for name, each in there.items():
             if name not in seal.locks:
-                self._late(_ToldBag(each, each.bag), each.files, "its rack was sealed without its bag")
+                self._read(_ToldBag(each, each.bag), each.files, void="its rack was sealed without its bag")
 
     def _seal(self, listing: RackListing, seal: SealFacts) -> None:
         sealed, stamped = open_seal(seal.raw, seal.where.path)
@@ -270,7 +267,7 @@ class Facts:
         assert lock is not None
         known = lock.by_name()
         late = [name for name in told.listing.files if name not in known]
-        self._late(told, late, "its bag was closed without it")
+        self._read(told, late, void="its bag was closed without it")
         self._found.add(
             BagClosed(
                 instant_ns=told.instant,
@@ -291,19 +288,15 @@ class Facts:
             )
         )
 
-    def _late(self, told: _ToldBag, names: Iterable[str], void: str) -> None:
-        """Take files that no list names: evidence, and in the record only by another lens. Reads them."""
-        for path, raw in self._unlisted_frames(told.listing, names):
-            twice, fits = raw.frame.digest in told.seen, _fits(raw, told.bag, path)
-            self._frame(raw, told, path, listed=False, twice=twice, fits=fits, void=void)
-
-    def _unlisted_frames(self, listing: BagListing, names: Iterable[str]) -> Iterator[tuple[str, FrameEvidence]]:
+    def _read(self, told: _ToldBag, names: Iterable[str], *, listed: bool | None = False, void: str = "") -> None:
+        """Read files that no list names: evidence, and in the record only by another lens."""
         for name in names:
-            path = f"{listing.bag.path}/{name}"
+            path = f"{told.listing.bag.path}/{name}"
             data = self._reading.tree.read(path, PIECE_BYTES_MAX) or b""
-            for frame in self._reading.frames.frames(data, path, self._records.keys)[0]:
+            for raw in self._reading.frames.frames(data, path, self._records.keys)[0]:
                 self._found.rank = self._unlisted = self._unlisted + 1
-                yield path, frame
+                twice, fits = raw.frame.digest in told.seen, _fits(raw, told.bag, path)
+                self._frame(raw, told, path, listed=listed, twice=twice, fits=fits, void=void)
 
     def _stamp(
         self, kind: Kind, stamped: Stamped, node: str, where: Evidence, otherwise_ns: int

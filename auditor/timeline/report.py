@@ -65,10 +65,6 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
             yield f"  {finding.id}  {finding.verdict:<13}  {finding.code}: {printable(finding.subject)}"
 
 
-def _left(span: int) -> str:
-    return f"{span / SECOND:.1f} s" if span >= 0 else "-"
-
-
 def _shards(state: StateAt) -> list[tuple[str, ...]]:
     return [
         (
@@ -107,14 +103,14 @@ def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
 
 
 def _lease_row(state: StateAt, lease: LeaseState, previous: str) -> tuple[str, ...]:
-    witness = lease.witness
+    witness, left = lease.witness, state.expiry(lease) - state.instant_ns
     return (
         printable(witness.domain),
         state.phase(lease).value,
         witness.mode.value,
         f"{witness.holder.node}:{witness.holder.process}",
         clock(state.expiry(lease)),
-        _left(state.expiry(lease) - state.instant_ns),
+        f"{left / SECOND:.1f} s" if left >= 0 else "-",
         f"…{witness.fence % 10**12 // 10**6:06d}",
         clock(witness.floor_ns),
         str(lease.messages),

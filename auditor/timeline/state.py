@@ -6,7 +6,7 @@ dataclasses where a fold makes one per event: ten times as fast to replace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -215,7 +215,7 @@ STILL: Final = 2**62
 """Later than every position."""
 
 
-class Layer[K, V](MutableMapping[K, V]):
+class Layer[K, V](Mapping[K, V]):
     """Values of one kind as of a checkpoint, and those that changed since. A copy goes on by itself.
 
     A checkpoint is no copy. Each value is kept with the position from which on it counts, at most once for each stretch
@@ -255,10 +255,6 @@ class Layer[K, V](MutableMapping[K, V]):
     def __setitem__(self, name: K, value: V) -> None:
         """Change a value here only."""
         self.changed[name] = value
-
-    def __delitem__(self, name: K) -> None:
-        """Nothing that was known is ever not known again."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[K]:
         """Yield every key: those of the checkpoint, then the new ones."""

@@ -29,7 +29,7 @@ from timeagent.canonical import decode, encode
 from timeagent.units import INSTANT_MAX, Instant
 
 from ..columns.index import Database, Index
-from .event_store import EVENT, LEASE, ORDER, WHOLE, EventStore, Posting, StoredEvents, session_key
+from .event_store import EVENT, ORDER, WHOLE, EventStore, Posting, StoredEvents, beginnings, session_key
 from .event_store import SCHEMA as EVENTS
 from .events import (
     KINDS,
@@ -203,7 +203,10 @@ class TimelineWriter:
     def _plain(self, bucket: RowBucket, rows: ColumnRows) -> None:
         """Take entries of which every number is small."""
         ended = rows["kind"] == ENDED
-        ids = [np.where(ended, rows["cid"][:, 0], rows["head"]), np.where(ended, rows["cid"][:, 1], rows["position"])]
+        ids = [
+            np.where(ended, rows["cid"][:, 0], rows["head"]),
+            np.where(ended, rows["cid"][:, 1], rows["position"].view(np.uint64)),
+        ]
         rows = rows[_lowest(rows["rank"], *ids, ended, rows["name"])]
         rows = rows[self._not_known(bucket, rows)]
         if not len(rows):
@@ -227,7 +230,7 @@ class TimelineWriter:
         until[under] = np.maximum(until[under], [self._until.get(each, 0) for each in sessions])
         told["last"] = until
         events = store.add(told, order, store.keys(batch.clock.node for batch in stated)[head])
-        store.of_leases(store.keys(bucket.names.values)[rows["name"]], events, rows["cid"])
+        store.of_leases(events, store.keys(bucket.names.values)[rows["name"]], rows["cid"], told=True)
 
     def _not_known(self, bucket: RowBucket, rows: ColumnRows) -> NDArray[np.bool_]:
         """Say which entries no event tells that counts rather; such events do not count where it is the other way."""
@@ -273,19 +276,17 @@ class TimelineWriter:
         rows["instant"] = np.array([each.midpoint_ns for each in columns.clocks], np.int64)[clock]
         rows["stated"], rows["clock"] = store.shared(files)[file], store.shared(columns.clocks)[clock]
         rows["path"] = store.keys(each.path for each in files)[file]
-        for each in ("offset", "length", "messages", "first", "last", "under"):
+        for each in ("offset", "length", "messages", "first", "last"):
             rows[each] = table[each]
         order["maker"] = store.makers((f"writer {each.writer}", each.incarnation) for each in files)[file]
         order["sequence"], order["rank"] = table["sequence"], table["rank"] + base
-        under, domains = np.frombuffer(columns.under, "<u4"), store.keys(domain for domain, _ in columns.leases)
-        leases = np.zeros(len(under), LEASE)
-        leases["domain"], leases["cid"] = domains[under], _numbers(cid for _, cid in columns.leases)[under]
-        store.add_leases(rows, leases)
         events = store.add(rows, order, store.keys(each.writer for each in files)[file])
+        under, domains = np.frombuffer(columns.under, "<u4"), store.keys(domain for domain, _ in columns.leases)
+        cids = _numbers(cid for _, cid in columns.leases)[under]
+        store.of_leases(np.repeat(events, table["under"]), domains[under], cids, told=False)
         bags = np.array([store.key(each.log, each.bag_ns) for each in files], np.int64)
         store.post(Posting.BAG, bags[file], events)
         store.post(Posting.FILE, store.keys(each.file for each in files)[file], events)
-        store.post(Posting.ABOUT, leases["domain"], np.repeat(events, rows["under"]))
 
     def _write_events(self, waiting: Sequence[_Waiting]) -> None:
         store, events = self._store, [WHOLE[each.kind].decode(each.value) for each in waiting]
@@ -313,7 +314,7 @@ class TimelineWriter:
         said = [(n, each) for n, each in enumerate(events, first) if isinstance(each, LeaseTold | LeaseEnded)]
         told = [(n, *lease) for n, each in said for lease in leases_of(each)]
         numbers, domains = np.array([n for n, *_ in told], np.int64), store.keys(domain for _, domain, _ in told)
-        store.of_leases(domains, numbers, _numbers(cid for _, _, cid in told))
+        store.of_leases(numbers, domains, _numbers(cid for _, _, cid in told), told=True)
 
     def _last(self, event: Event) -> Instant:
         """Return the instant that an event is found with beside its own: see ``EventRow``."""
@@ -359,13 +360,8 @@ def _numbers(cids: Iterable[bytes]) -> NDArray[np.uint64]:
 def _lowest(rank: NDArray[np.int64], *names: NDArray[Any]) -> NDArray[np.bool_]:
     """Say which of the rows of one name has the lowest rank."""
     order = np.lexsort((rank, *names))
-    first = np.ones(len(order), np.bool_)
-    if len(order):
-        first[1:] = False
-        for each in names:
-            first[1:] |= np.diff(each[order].view(np.int64) if each.dtype == np.uint64 else each[order]) != 0
     found = np.zeros(len(order), np.bool_)
-    found[order[first]] = True
+    found[order[beginnings(*(each[order] for each in names))]] = True
     return found
 
 

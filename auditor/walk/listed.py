@@ -19,8 +19,8 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from ..columns import frames
-from ..columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
+from ..columns import frames, layout
+from ..columns.frames import FrameBatch, FrameTokens, JudgedFile
 from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
 from ..columns.records import Shapes
 from ..columns.witnesses import Witnesses
@@ -227,7 +227,7 @@ class FrameJudge:
 
     # By columns.
 
-    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, Flags, FrameColumns | None] | None:
+    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, layout.Flags, FrameColumns | None] | None:
         """Judge the frames of some files by columns; count those that are clean, and keep rows about them.
 
         Returns the frames, which of them are clean, and these as a timeline is told of them, where one is.
@@ -258,7 +258,7 @@ class FrameJudge:
             files[file].by.seen.add(batch.names[number])
         return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
-    def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
+    def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: layout.Column, rank: int) -> None:
         rows = np.zeros(len(chosen), FRAME)
         file = batch.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
@@ -275,7 +275,9 @@ class FrameJudge:
         rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], batch.length[chosen], rank + chosen
         self._rows.add(rows)
 
-    def _keep_uses(self, batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags, rank: int) -> None:
+    def _keep_uses(
+        self, batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: layout.Flags, rank: int
+    ) -> None:
         chosen = np.flatnonzero(clean[witnesses.frame])
         if not len(chosen):
             return
@@ -301,7 +303,7 @@ class FrameJudge:
     def _paths(self, maker: ChunkMaker, batch: FrameBatch) -> NDArray[np.uint32]:
         return maker.paths.all_of(self._told.shown(file.where.path) for file in batch.files)
 
-    def _tell_heads(self, batch: FrameBatch, witnesses: Witnesses, clean: Flags, rank: int) -> None:
+    def _tell_heads(self, batch: FrameBatch, witnesses: Witnesses, clean: layout.Flags, rank: int) -> None:
         """Tell the index of each batch head, and of each session lease, by the first clean frame that carries it."""
         kept, of_session = (np.flatnonzero(clean[each]) for each in (witnesses.frame, witnesses.session_frame))
         frame = np.concatenate((witnesses.frame[kept], witnesses.session_frame[of_session]))

@@ -28,8 +28,8 @@ from appliance.formats.witness import (
 )
 from timeagent.errors import Damaged
 
-from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
-from ..columns.records import Column, Records, Shapes
+from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, Column, HeadName, small
+from ..columns.records import Records, Shapes
 from ..columns.witnesses import entry_rows
 from ..evidence.records import RECORD_BYTES_MAX
 from ..evidence.signatures import head_refusal

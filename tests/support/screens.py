@@ -32,6 +32,7 @@ from tui.model.state import (
     Reach,
     ShardView,
     TimeSources,
+    identifier_of,
 )
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ class RecordedSource:
     def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
         """One line, which leads to the same."""
         del instant
-        return [DetailLine((Cell(f"about {subject.identifier}"),), subject)]
+        return [DetailLine((Cell(f"about {identifier_of(subject)}"),), subject)]
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
         wanted = instant if instant is not None else self.at

@@ -13,6 +13,7 @@ import pytest
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive, read_archive
+from auditor.rules.finding import Evidence
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
@@ -21,7 +22,7 @@ from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui.app import DetailScreen
 from tui.feed import ArchiveLoader
-from tui.model.state import FindingSubject, PlaceSubject
+from tui.model.state import FindingSubject
 from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
 from tui.screens.replay import ReplayScreen
 from tui.widgets.dialogs import ExportScreen
@@ -109,7 +110,7 @@ def test_keys_lead_from_list_to_chain_to_the_bytes_and_back(bad: Path) -> None:
         await pilot.press("enter")
         assert isinstance(app.focused, ChainTable)
         await pilot.press("g", "j")
-        assert isinstance(screen.subject(), PlaceSubject)
+        assert isinstance(screen.subject(), Evidence)
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, DetailScreen) and "batch" in "\n".join(seen(app)))
         assert seen(app)[2].strip().startswith("findings ")

@@ -11,6 +11,7 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.machines import set_up_place
+from auditor.rules.finding import Evidence
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story
@@ -28,7 +29,6 @@ from tui.model.state import (
     LeaseOrigin,
     LeaseSubject,
     NodeSubject,
-    PlaceSubject,
     Reach,
     Subject,
     ViewKind,
@@ -116,7 +116,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     assert [line.subject for line in source.details(DomainSubject("account/1")) if line.subject]
     where = source.record.timeline.events[0].where
     with pytest.raises(BadRequest) as caught:
-        source.details(PlaceSubject(where.path, where.offset, where.length))
+        source.details(where)
     assert (caught.value.code, "--offline" in caught.value.hint) == ("needs-tree", True)
     events = source.record.timeline.events
     wish = MomentRequest(ReplayPlace(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
@@ -251,8 +251,8 @@ def test_every_identifier_leads_to_what_it_names(copy: Path) -> None:
     source = read(copy)
     reached = followed(source, [DomainSubject("account/1")])
     kinds = {type(each) for each in reached}
-    assert {DomainSubject, LeaseSubject, NodeSubject, PlaceSubject} <= kinds
-    paths = {each.path.rpartition("/")[2] for each in reached if isinstance(each, PlaceSubject)}
+    assert {DomainSubject, LeaseSubject, NodeSubject, Evidence} <= kinds
+    paths = {each.path.rpartition("/")[2] for each in reached if isinstance(each, Evidence)}
     assert "lock" in paths
     assert any(name.endswith(".ledger") for name in paths)
 

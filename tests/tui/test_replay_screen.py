@@ -16,6 +16,7 @@ from timeagent.errors import BadRequest
 from timeagent.units import DAY, MINUTE, MS, SECOND
 from tui.app import TopApp
 from tui.model.replaying import instant_near, window_of
+from tui.model.state import title_of
 from tui.screens.replay import EventTable, ReplayScreen, WhatIfScreen
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ def test_what_was_is_exported_and_drilled_into(good: Path, tmp_path: Path) -> No
         subject = screen.subject()
         assert subject is not None
         await pilot.press("enter")
-        await until(pilot, lambda: subject.title[:20] in "\n".join(seen(app)))
+        await until(pilot, lambda: title_of(subject)[:20] in "\n".join(seen(app)))
 
     drive_copy(good, course)
 

@@ -6,6 +6,7 @@ from threading import Event
 
 from textual.pilot import Pilot
 
+from auditor.rules.finding import Evidence
 from tests.support.machine import HandMachine
 from tests.support.screens import (
     HandFeed,
@@ -19,7 +20,7 @@ from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui.app import TopApp
 from tui.feed import Feed
-from tui.model.state import ClockSubject, ClusterState, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject
+from tui.model.state import ClockSubject, ClusterState, DetailLine, DomainSubject, NodeSubject, Subject
 from tui.screens.cluster import LeasesScreen, OverviewScreen
 from tui.widgets.row_table import DetailTable
 
@@ -34,7 +35,7 @@ class Failing(RecordedSource):
 
 def test_path_that_nobody_should_obey_is_shown_and_copied_escaped() -> None:
     """What is on the way here goes to the terminal as it is, and what is copied too."""
-    place = PlaceSubject("logs/a/\x1b]0;title\x07\udcff", 8, 4)
+    place = Evidence("logs/a/\x1b]0;title\x07\udcff", 8, 4)
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         top = pilot.app

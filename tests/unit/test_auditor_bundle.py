@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import shutil
@@ -13,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from auditor.audit import audit
-from auditor.cli import COMMANDS
 from auditor.evidence.opening import TarTree, open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.bundle import make_bundle
 from auditor.explain.context import context_of
+from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.plants import all_plants
@@ -26,8 +25,6 @@ from tests.fault_injection.tree import ClusterTree
 from tests.support.jsonschema import problems
 from tests.support.shares import shares
 from tests.support.timelines import read_timeline
-from timeagent.console import report_error
-from timeagent.errors import TenureError
 from timeagent.keys import public_line
 
 SIGNATURES = Signatures()
@@ -37,12 +34,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(command: str, *arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS[command].add_arguments(parser)
-    try:
-        return COMMANDS[command].run(parser.parse_args([str(each) for each in arguments]))
-    except TenureError as problem:
-        return report_error(problem)
+    return main([command, *map(str, arguments)])
 
 
 def bundled(tmp_path: Path) -> tuple[Path, str, Path]:

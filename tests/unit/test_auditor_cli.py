@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.cli import COMMANDS
 from auditor.evidence.opening import find_root, open_tree
 from tenure.__main__ import main
 from tests.fault_injection.faults_bags import file_in_a_rack, off_grid_day
@@ -20,8 +18,7 @@ from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.tree import ClusterTree
 from tests.fault_injection.writer import Writer
-from timeagent.console import report_error
-from timeagent.errors import BadRequest, Damaged, TenureError
+from timeagent.errors import BadRequest, Damaged
 from timeagent.keys import public_line
 from timeagent.units import SECOND
 
@@ -32,13 +29,7 @@ if TYPE_CHECKING:
 
 
 def run(command: str, *arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS[command].add_arguments(parser)
-    parsed = parser.parse_args([str(argument) for argument in arguments])
-    try:
-        return COMMANDS[command].run(parsed)
-    except TenureError as problem:
-        return report_error(problem)
+    return main([command, *map(str, arguments)])
 
 
 def breached(root: Path) -> ClusterTree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -12,13 +11,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from appliance.formats.lease import LeaseOutcome
+from appliance.formats.paths import LOCK
 from auditor.audit import audit
-from auditor.cli import COMMANDS
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import NEIGHBOURS, context_of
 from auditor.explain.picture import WIDTH, draw
-from auditor.explain.words import context_lines
+from auditor.explain.words import context_lines, evidence_lines
+from auditor.rules.finding import Evidence
+from tenure.__main__ import main
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_moves import written_under_the_half_that_leaves
@@ -28,8 +29,6 @@ from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.support.shares import shares
 from tests.support.timelines import read_timeline
-from timeagent.console import report_error
-from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -49,12 +48,7 @@ def surroundings(tree: ClusterTree, code: str) -> tuple[Finding, Context]:
 
 
 def run(*arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS["explain"].add_arguments(parser)
-    try:
-        return COMMANDS["explain"].run(parser.parse_args([str(each) for each in arguments]))
-    except TenureError as problem:
-        return report_error(problem)
+    return main(["explain", *map(str, arguments)])
 
 
 def chain_of_leases(root: Path) -> ClusterTree:
@@ -115,6 +109,24 @@ def test_closing_and_what_readers_made_of_it_are_told(tmp_path: Path) -> None:
     assert [type(each).__name__ for each in context.closings] == ["BagClosed"]
     assert context.readers() == (4, 4)
     assert {reading.node for reading in context.readings} >= {"n2"}
+
+
+def test_long_list_of_a_bag_says_how_much_more_there_is(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for _ in range(15):
+        story.written()
+    root = story.done().root
+    (path,) = root.rglob(LOCK)
+    lock = Evidence(str(path.relative_to(root)), 0, path.stat().st_size)
+    lines = list(evidence_lines(lock, Tree(root)))
+    assert sum("lists " in line for line in lines) == 12
+    assert lines[-1] == "  and 3 more"
+
+
+def test_place_that_holds_nothing_is_told_apart_from_a_directory(tmp_path: Path) -> None:
+    tree = Tree(Story(tmp_path).done().root)
+    assert list(evidence_lines(Evidence("logs", 0, 0), tree))[-1] == "  is a directory"
+    assert list(evidence_lines(Evidence("logs/none", 0, 0), tree))[-1] == "  is not there"
 
 
 def test_words_name_neighbours_restarts_and_readers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

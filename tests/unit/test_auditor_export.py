@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.cli import COMMANDS
 from auditor.evidence.tree import Tree
 from auditor.report.export import TABLES
+from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, small_tree
 from tests.support.timelines import read_timeline
-from timeagent.console import report_error
-from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -29,12 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(*arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS["audit"].add_arguments(parser)
-    try:
-        return COMMANDS["audit"].run(parser.parse_args([str(each) for each in arguments]))
-    except TenureError as problem:
-        return report_error(problem)
+    return main(["audit", *map(str, arguments)])
 
 
 @pytest.fixture

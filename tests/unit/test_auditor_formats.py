@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import re
@@ -12,14 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from auditor.cli import COMMANDS
 from auditor.rules.finding import RULES
+from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import message_after_expiry
 from tests.fault_injection.fixtures import Story, small_tree
 from tests.support.jsonschema import problems
-from timeagent.console import report_error
-from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -29,12 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(command: str, *arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS[command].add_arguments(parser)
-    try:
-        return COMMANDS[command].run(parser.parse_args([str(argument) for argument in arguments]))
-    except TenureError as problem:
-        return report_error(problem)
+    return main([command, *map(str, arguments)])
 
 
 def schema(repository: Path, name: str) -> dict[str, Any]:

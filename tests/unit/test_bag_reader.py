@@ -35,7 +35,7 @@ from timeagent.errors import Damaged
 from timeagent.keys import Purpose
 from timeagent.signedtime import ClockStatus
 from timeagent.trust import Keyring
-from timeagent.units import MINUTE, MS, SECOND, Span
+from timeagent.units import MINUTE, MS, SECOND, Span, rfc3339
 
 
 @pytest.fixture
@@ -82,6 +82,15 @@ def test_message_says_where_it_stands(node: Node) -> None:
     assert (second.writer, second.incarnation, second.attempt_id) == ("n1", INCARNATION, (1).to_bytes(16, "big"))
     assert second.domains == ("d1", "d2")
     assert (second.bag_path, second.file_name) == (file.bag.path, file.name.text())
+    assert repr(second) == f"<Message {rfc3339(second.timestamp_ns)} b'two' of n1 in {second.log}>"
+
+
+def test_long_message_is_shown_in_a_line(node: Node) -> None:
+    node.writer.write(node.file(bytes(10_000)))
+    close_all(node)
+    (message,) = node.reader.settled()
+    assert " of 10000 bytes of n1 in " in repr(message)
+    assert len(repr(message)) < 400
 
 
 def test_settled_reads_nothing_of_open_bags(node: Node) -> None:

@@ -36,6 +36,22 @@ def test_core_that_is_asked_for_and_not_there_is_an_error(monkeypatch: pytest.Mo
     assert refused.value.code == "no-core"
 
 
+def test_people_are_told_why_it_is_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def junk(_: str) -> None:
+        raise ImportError("_core.abi3.so: invalid ELF header")
+
+    monkeypatch.setattr(core, "native", None)
+    monkeypatch.delenv(core.VARIABLE, raising=False)
+    monkeypatch.setitem(sys.modules, "tenure._core", None)
+    assert core.said() == "Python (the native core is not here)"
+    monkeypatch.setattr("importlib.import_module", junk)
+    assert core.said() == "Python (the native core cannot be loaded: _core.abi3.so: invalid ELF header)"
+    with pytest.raises(BadConfiguration, match="invalid ELF header"):
+        core.chosen("native")
+    monkeypatch.setenv(core.VARIABLE, "python")
+    assert core.said() == "Python"
+
+
 @pytest.mark.parametrize("words", [["doctor", "--help"], ["audit", "--help"], ["replay", "--help"], ["--version"]])
 @pytest.mark.parametrize(("value", "status"), [("python", 0), ("rust", 78)])
 def test_command_goes_by_the_variable(repository: Path, value: str, status: int, words: list[str]) -> None:

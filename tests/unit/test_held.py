@@ -5,7 +5,7 @@ import pytest
 from appliance.formats.hints import PLACES_MAX, HintedFile
 from appliance.formats.lease import Mode
 from appliance.formats.witness import SignedWitness, Witness
-from appliance.session.held import Lease
+from appliance.session.held import Lease, LossReason
 from tests.support.values import NOW_NS, batch, witness
 from timeagent.errors import LeaseLost
 from timeagent.units import MS, SECOND, TimeInterval
@@ -48,6 +48,19 @@ def test_lease_is_held_until_the_clock_may_have_reached_its_expiry_minus_the_mar
     assert "'d'" in lost.value.message
     assert str(lease.fence) in lost.value.message
     assert "2026-11-20T22:10:17.500000000Z" in lost.value.message
+
+
+def test_lease_says_in_a_line_what_it_is_and_once_why_it_is_over(lease: Lease) -> None:
+    assert repr(lease).startswith(f"<Lease 'd' X fence {lease.fence} until 2026-11-20T22:10:17.5")
+    assert len(repr(lease)) < 200
+    lease.lose("expired", LossReason.EXPIRED)
+    assert lease.over_text() == "the lease on 'd' is expired"
+    assert repr(lease).endswith("over: expired>")
+
+
+def test_lease_that_is_revoked_says_by_whom_once(lease: Lease) -> None:
+    lease.lose("revoked", LossReason.REVOKED)
+    assert lease.over_text() == "the lease on 'd' is revoked"
 
 
 def test_lost_lease_stays_lost_whatever_the_clock_says_later(lease: Lease) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from auditor.cli import COMMANDS
+from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.moving import moved_tree
-from timeagent.console import report_error
-from timeagent.errors import TenureError
 from timeagent.keys import Signer, public_line
 from timeagent.units import SECOND, rfc3339
 
@@ -27,13 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: str | Path) -> int:
-    parser = argparse.ArgumentParser()
-    COMMANDS["replay"].add_arguments(parser)
-    parsed = parser.parse_args([str(argument) for argument in arguments])
-    try:
-        return COMMANDS["replay"].run(parsed)
-    except TenureError as problem:
-        return report_error(problem)
+    return main(["replay", *map(str, arguments)])
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:

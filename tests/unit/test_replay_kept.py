@@ -407,7 +407,8 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (store_module, "EventStore.of_leases", "self.post(Posting.ABOUT, domains, events)", "pass"),
     (store_module, "EventStore._span", "np.maximum", "np.minimum"),
     (store_module, "EventStore._span", "at[firsts]", "at"),
-    (store_module, "EventStore._write_blocks", "begins - first_of", "begins"),
+    (store_module, "EventStore._write_blocks", "at % BLOCK_EVENTS", "at"),
+    (store_module, "StoredEvents.__getitem__", "block.leases['event'] == place", "block.leases['event'] >= place"),
     (store_module, "EventStore.cut", "at - np.array(cuts)[which]", "at"),
     (keeping_module, "TimelineWriter._part", "event.rank < self._named.setdefault(name, event).rank", "False"),
     (keeping_module, "TimelineWriter._by_entry", "not in gone", "in gone"),
@@ -417,7 +418,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
     (keeping_module, "TimelineWriter._not_known", "rank < self._named[name].rank", "False"),
     (store_module, "EventStore._write_postings", "= True", "= False"),
-    (keeping_module, "TimelineWriter._frames", "Posting.ABOUT", "Posting.TOLD"),
+    (keeping_module, "TimelineWriter._frames", "told=False", "told=True"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 

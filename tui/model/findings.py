@@ -18,7 +18,7 @@ from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 from timeagent.units import Instant
 
-from .state import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
+from .state import Cell, DetailLine, DomainSubject, NodeSubject, Subject, Tone
 from .tables import OPEN, Column, Listing, ListOptions
 from .words import clock_text
 
@@ -152,7 +152,7 @@ def check_cells(check: Check) -> tuple[Cell, ...]:
 def subject_of(link: Link) -> Subject | None:
     """Return what a link leads to: its bytes; a key, to its node."""
     if link.where is not None and link.kind is not LinkKind.MISSING:
-        return PlaceSubject.of(link.where)
+        return link.where
     if link.domain is not None:
         return DomainSubject(printable(link.domain))
     return None if link.node is None else NodeSubject(link.node)

@@ -16,25 +16,11 @@ from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
 from timeagent.units import TimeInterval
 
+from . import words
 from .clocks import Agreement, agreement, agreement_words
 from .state import Cell, ClusterState, Freshness, LeaseRow, LogView, NodeClock, Reach, ShardView, Tone, ViewKind
 from .tables import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
-from .words import (
-    BAG_CELLS,
-    BAG_LEGEND,
-    clock_text,
-    clock_words,
-    condition,
-    counted_ends,
-    is_idle,
-    lease_row,
-    lease_words,
-    log_words,
-    node_rows,
-    overdue_bags,
-    radius_words,
-    short_span,
-)
+from .words import BAG_CELLS, BAG_LEGEND, clock_text, clock_words, condition, counted_ends, is_idle, lease_row
 
 LEVEL_CELLS: Final = {
     CheckVerdict.PASS: Cell("● HEALTHY", Tone.GOOD),
@@ -61,7 +47,9 @@ def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
     if not state.cluster_id:
         return
     if state.offline:
-        way_out = "--node-dir names this machine's settings; without any: tenure join, or ask on a node"
+        way_out = (
+            "--allow-root, as root; --node-dir: this machine's settings; without any: tenure join, or ask on a node"
+        )
         yield unknown("shards", f"not asked: {state.offline}", way_out)
     elif state.radius_ns_max is not None:
         source = doctor.ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
@@ -73,7 +61,7 @@ def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
     clocks = agreement(state.clocks)
     yield doctor.judge_clocks(clocks.good, agreement_words(clocks))
     for log in state.logs:
-        yield doctor.judge_log(log.name, log.problem, 0 if state.offline else overdue_bags(log, now))
+        yield doctor.judge_log(log.name, log.problem, 0 if state.offline else words.overdue_bags(log, now))
     if not state.offline:
         yield doctor.judge_ends(*counted_ends(state.leases, now))
 
@@ -130,7 +118,7 @@ def _audited(state: ClusterState) -> HealthCheck:
     if not said:
         return doctor.passed("audit", "no findings")
     judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
-    return HealthCheck("audit", judged, " · ".join(said), "5 shows what each rests on")
+    return HealthCheck("audit", judged, " · ".join(said), "5, or tenure explain, shows what each rests on")
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -150,7 +138,7 @@ def time_words(state: ClusterState) -> str:
     """Return the time for the title: the middle of the interval, and its radius."""
     if state.view is ViewKind.RECORD:
         return f"{clock_text(state.clock.now.midpoint, 3)} UTC" if state.cluster_id else ""
-    return f"{clock_text(state.clock.now.midpoint)} UTC {radius_words(state.clock)}"
+    return f"{clock_text(state.clock.now.midpoint)} UTC {words.radius_words(state.clock)}"
 
 
 def time_line(state: ClusterState) -> tuple[Cell, ...]:
@@ -172,7 +160,7 @@ def numbers_words(state: ClusterState) -> str:
     waiting = [log for log in state.logs if log.horizon_ns is not None and not is_idle(log)]
     if waiting:
         lag = max(state.clock.now.midpoint - (log.horizon_ns or 0) for log in waiting)
-        parts.append(f"horizon {short_span(max(0, lag))} ago")
+        parts.append(f"horizon {words.short_span(max(0, lag))} ago")
     elif any(is_idle(log) for log in state.logs):
         parts.append("no message waits")
     return " · ".join(parts)
@@ -191,7 +179,7 @@ def leases_count(state: ClusterState) -> str:
     return f"at least {known}" if silent else str(known)
 
 
-def leases_title(state: ClusterState, shown: int | None = None, words: str = "") -> str:
+def leases_title(state: ClusterState, shown: int | None = None, filtered: str = "") -> str:
     """Return the title of the table of leases: how many, and of which shards that is not known."""
     title = f"Leases   {leases_count(state)}"
     silent = _silent(state)
@@ -199,17 +187,17 @@ def leases_title(state: ClusterState, shown: int | None = None, words: str = "")
         title += ", from the ledgers"
     elif silent and state.cluster_id and state.view is not ViewKind.RECORD:
         title += f"; shard{'s' if len(silent) > 1 else ''} {', '.join(silent)} silent"
-    return f"{title}   {shown} shown, filter: {words}" if words and shown is not None else title
+    return f"{title}   {shown} shown, filter: {filtered}" if filtered and shown is not None else title
 
 
 def _silent(state: ClusterState) -> list[str]:
     return [shard_text(shard.shard) for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
 
 
-def nothing_words(state: ClusterState, words: str = "") -> str:
+def nothing_words(state: ClusterState, filtered: str = "") -> str:
     if not state.cluster_id:
         return not_known(state)
-    if words and state.leases:
+    if filtered and state.leases:
         return f"none of {len(state.leases)} leases matches the filter"
     if state.view is ViewKind.RECORD:
         return "no leases were out"
@@ -229,7 +217,7 @@ def not_known(state: ClusterState) -> str:
 
 
 def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:
-    return (Cell(log.name), tuple(BAG_CELLS[bag.state] for bag in log.bags), log_words(log, now))
+    return (Cell(log.name), tuple(BAG_CELLS[bag.state] for bag in log.bags), words.log_words(log, now))
 
 
 def text_snapshot(state: ClusterState, width: int) -> str:
@@ -247,7 +235,7 @@ def _lines(state: ClusterState, width: int) -> Iterator[str]:
         yield f"  {check.words}"
         yield f"    way out: {check.way_out}"
     yield ""
-    yield from _table("Nodes", NODE_COLUMNS, [row for node in state.nodes for row in node_rows(node, now)], width)
+    yield from _table("Nodes", NODE_COLUMNS, [row for node in state.nodes for row in words.node_rows(node, now)], width)
     yield ""
     rows = [lease_row(lease, now) for lease in state.leases]
     yield from _table(leases_title(state), LEASE_COLUMNS, rows, width, nothing_words(state))
@@ -385,7 +373,7 @@ def _lease(lease: LeaseRow, now: TimeInterval) -> dict[str, Any]:
     return {
         **_told(lease, "domain mode phase"),
         "condition": condition(lease, now).replace(",", "").replace(" ", "-"),
-        "words": lease_words(lease, now),
+        "words": words.lease_words(lease, now),
         **_told(lease, "node process purpose correlation_id shard previous"),
         "process_present": lease.holder_present,
         "fence": str(lease.fence),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
+from auditor.rules.finding import Evidence
 from timeagent.console import printable
 from timeagent.units import SECOND, Instant, Span, TimeInterval, rfc3339
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.logs import ClosingState
     from appliance.doctor.health import HealthCheck
-    from auditor.rules.finding import Evidence, Finding
+    from auditor.rules.finding import Finding
     from timeagent.showing import SourceView
 
 
@@ -54,14 +55,6 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 class NamedSubject:
     name: str
     WHAT: ClassVar[str] = ""
-
-    @property
-    def title(self) -> str:
-        return f"{self.WHAT} {self.name}"
-
-    @property
-    def identifier(self) -> str:
-        return self.name
 
 
 class DomainSubject(NamedSubject):
@@ -93,14 +86,6 @@ class HolderSubject:
     node: str
     process: int
 
-    @property
-    def title(self) -> str:
-        return f"holder {self.identifier}"
-
-    @property
-    def identifier(self) -> str:
-        return f"{self.node}/{self.process}"
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseSubject:
@@ -110,10 +95,6 @@ class LeaseSubject:
     identifier: str
     """Its correlation id."""
 
-    @property
-    def title(self) -> str:
-        return f"lease {self.identifier[-8:]} on {self.domain}"
-
 
 @dataclass(frozen=True, slots=True)
 class BagSubject:
@@ -122,39 +103,38 @@ class BagSubject:
     log: str
     start_ns: Instant
 
-    @property
-    def title(self) -> str:
-        return f"bag {rfc3339(self.start_ns)} of {self.log}"
 
-    @property
-    def identifier(self) -> str:
-        return f"{self.log} {self.start_ns}"
+type Subject = NamedSubject | HolderSubject | LeaseSubject | BagSubject | Evidence
+"""What can be asked about. Evidence: a witness, a frame and its messages, a lock file; of no length the whole file."""
+SUBJECTS: Final = (NamedSubject, HolderSubject, LeaseSubject, BagSubject, Evidence)
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceSubject:
-    """Bytes in the tree: a witness, a frame and its messages, a lock file. A length of 0 is the whole file."""
-
-    path: str
-    offset: int = 0
-    length: int = 0
-
-    @classmethod
-    def of(cls, where: Evidence) -> Self:
-        return cls(where.path, where.offset, where.length)
-
-    @property
-    def title(self) -> str:
-        path = printable(self.path)
-        return f"{path} at {self.offset}" if self.offset or self.length else path
-
-    @property
-    def identifier(self) -> str:
-        return f"{printable(self.path)}:{self.offset}+{self.length}"
+def title_of(subject: Subject) -> str:
+    match subject:
+        case NamedSubject(name):
+            return f"{subject.WHAT} {name}"
+        case HolderSubject(node, process):
+            return f"holder {node}/{process}"
+        case LeaseSubject(domain, lease):
+            return f"lease {lease[-8:]} on {domain}"
+        case BagSubject(log, start_ns):
+            return f"bag {rfc3339(start_ns)} of {log}"
+        case Evidence(path, offset, length):
+            return f"{printable(path)} at {offset}" if offset or length else printable(path)
 
 
-type Subject = NamedSubject | HolderSubject | LeaseSubject | BagSubject | PlaceSubject
-SUBJECTS: Final = (NamedSubject, HolderSubject, LeaseSubject, BagSubject, PlaceSubject)
+def identifier_of(subject: Subject) -> str:
+    match subject:
+        case NamedSubject(name):
+            return name
+        case HolderSubject(node, process):
+            return f"{node}/{process}"
+        case LeaseSubject(_, lease):
+            return lease
+        case BagSubject(log, start_ns):
+            return f"{log} {start_ns}"
+        case Evidence(path, offset, length):
+            return f"{printable(path)}:{offset}+{length}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +308,6 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     watermark_ns: Instant | None = None
     """The highest timestamp that is known to be written under it."""
     session: str | None = None
-    where: PlaceSubject | None = None
-    """Of its newest witness, where the bytes of that are known."""
 
 
 @dataclass(frozen=True, slots=True)

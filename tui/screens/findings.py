@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -15,20 +16,8 @@ from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from ..app import EvidenceScreen
-from ..model.findings import (
-    EVIDENCE_LEGEND,
-    FINDING_COLUMNS,
-    FINDING_LEGEND,
-    FINDING_OPTIONS,
-    FINDINGS,
-    FindingEvidence,
-    LinkPath,
-    chain_lines,
-    evidence_of,
-    finding_row,
-    summary_cells,
-    wrapped_lines,
-)
+from ..model import findings as model
+from ..model.findings import EVIDENCE_LEGEND, FINDING_COLUMNS, FINDING_OPTIONS, FINDINGS, FindingEvidence, LinkPath
 from ..model.state import Cell, FindingSubject, Subject
 from ..model.tables import ExportSheet, ListOptions
 from ..widgets.lines import WordsLine
@@ -67,7 +56,7 @@ class FindingTable(ListTable[Finding, Mapping[str, Instant]]):
         return self._nothing_words
 
     def cells_of(self, row: Finding) -> tuple[Cell, ...]:
-        return finding_row(row, self._times.get(row.id))
+        return model.finding_row(row, self._times.get(row.id))
 
     def subject_of(self, row: Finding) -> Subject:
         return FindingSubject(row.id)
@@ -122,9 +111,9 @@ class ChainTable(DetailTable):
         if isinstance(what, list):
             self._ways = []
             self.show_title(f"Explanation of {finding.id}; x: the evidence again")
-            self.show_lines(wrapped_lines(what, self.size.width - FRAME), "")
+            self.show_lines(model.wrapped_lines(what, self.size.width - FRAME), "")
         else:
-            rows = list(chain_lines(what, self._shut))
+            rows = list(model.chain_lines(what, self._shut))
             self._ways = [(path, link) for path, _, link in rows]
             self.show_title(f"Evidence of {finding.id}: every check with its value and its limit")
             self.show_lines([line for _, line, _ in rows], "")
@@ -182,7 +171,7 @@ class FindingsScreen(EvidenceScreen):
 
     NAME = "findings"
     FILTERS = True
-    LEGENDS = (("Findings", FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
+    LEGENDS = (("Findings", model.FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
     LISTING = FINDINGS
     options = FINDING_OPTIONS
@@ -240,7 +229,7 @@ class FindingsScreen(EvidenceScreen):
         if archive is None:
             return
         summary = archive.audit.summary
-        self.query_one("#audit-line", WordsLine).say_lines([summary_cells(summary)])
+        self.query_one("#audit-line", WordsLine).say_lines([model.summary_cells(summary)])
         findings = archive.audit.findings
         nothing = "nothing matches the filter" if findings else "● nothing found: every promise was kept"
         times = {finding.id: instant for instant, finding in archive.timeline.findings}
@@ -267,7 +256,7 @@ class FindingsScreen(EvidenceScreen):
         elif self._asked != finding.id:
             self._asked = finding.id
             table.show_nothing("following the evidence …")
-            self.top.work(lambda: evidence_of(finding, archive), lambda found: self._take(finding, archive, found))
+            self.top.work(partial(model.evidence_of, finding, archive), partial(self._take, finding, archive))
         self._whole()
 
     def _take(self, finding: Finding, archive: Archive, found: FindingEvidence | TenureError) -> None:

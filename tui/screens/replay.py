@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -23,7 +23,7 @@ from ..app import EvidenceScreen
 from ..model import replaying
 from ..model.gantt import Scrubber
 from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, at_instant
-from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
+from ..model.state import Cell, DomainSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
 from ..widgets.lines import TabLine, TitleBar, Words, WordsLine
@@ -35,18 +35,14 @@ if TYPE_CHECKING:
 
 
 class ScrubberLine(WordsLine):
-    """What lies under the cursor is counted once for a record and a width."""
-
     def __init__(self) -> None:
         super().__init__(id="scrubber")
-        self._counted: tuple[Timeline, int, Scrubber] | None = None
+        self._counted = lru_cache(1)(Scrubber)
 
     def show(self, timeline: Timeline, instant: Instant) -> int:
         """Show a record and an instant in it. Returns how many findings are where the cursor is."""
-        width = self.content_size.width
-        if self._counted is None or self._counted[0] is not timeline or self._counted[1] != width:
-            self._counted = timeline, width, Scrubber(timeline, timeline.start_ns, timeline.end_ns, width)
-        axis, density, findings_here = self._counted[2].drawn(instant)
+        scrubber = self._counted(timeline, timeline.start_ns, timeline.end_ns, self.content_size.width)
+        axis, density, findings_here = scrubber.drawn(instant)
         self.say_lines([axis, density])
         return findings_here
 
@@ -165,7 +161,7 @@ class EventTable(PickTable):
             return None
         if not event.where.path:
             return None if self.domain is None else DomainSubject(printable(self.domain))
-        return PlaceSubject.of(event.where)
+        return event.where
 
 
 SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))

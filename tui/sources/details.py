@@ -6,7 +6,7 @@ waits for as long as it does, so it is asked off the screen's thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, overload
 
@@ -17,13 +17,14 @@ from appliance.formats.shardmap import chain_of, shard_text
 from appliance.formats.witness import Ended, Witness, open_block
 from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
+from auditor.rules.finding import Evidence
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import MS, span_text
 
 from ..model import state as model
 from ..model.clocks import agreement, agreement_words
-from ..model.state import Cell, ClusterState, DetailLine, HolderSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
+from ..model.state import Cell, ClusterState, DetailLine, HolderSubject, LeaseSubject, NodeSubject, Tone
 from ..model.words import condition, lease_words, moment, shard_cells, short_span
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAYLOAD_SHOWN: Final = 60
 
 
-def place_details(tree: Tree, subject: PlaceSubject) -> Sequence[DetailLine]:
+def place_details(tree: Tree, subject: Evidence) -> Sequence[DetailLine]:
     """Return what the bytes at a place say. Reads them; never raises for what they are."""
     path = subject.path
     data = tree.read_range(path, subject.offset, subject.length or FILE_BYTES_MAX)
@@ -110,9 +111,9 @@ def place_details(tree: Tree, subject: PlaceSubject) -> Sequence[DetailLine]:
         return said
     if frame is None:
         return said
-    file, bag = [fact("file", printable(path), PlaceSubject(path))], path.rpartition("/")[0]
+    file, bag = [fact("file", printable(path), Evidence(path))], path.rpartition("/")[0]
     if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
-        file.append(fact("lock file", f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock")))
+        file.append(fact("lock file", f"{printable(bag)}/lock", Evidence(f"{bag}/lock")))
     return FrameLines(frame, [*file, *said, BLANK])
 
 
@@ -120,7 +121,7 @@ def _leads_to(line: Said) -> model.Subject | None:
     if line.what == "lease":
         return LeaseSubject(printable(line.name), line.lease)
     if line.what == "file":
-        return PlaceSubject(line.name)
+        return Evidence(line.name)
     named = {"node": NodeSubject, "clock": model.ClockSubject, "domain": model.DomainSubject}.get(line.what)
     return None if named is None else named(printable(line.name))
 
@@ -128,7 +129,7 @@ def _leads_to(line: Said) -> model.Subject | None:
 def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
     offset = 0
     while isinstance(piece := piece_at(data, offset), Piece):
-        place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
+        place = Evidence(path, piece.offset, piece.end - piece.offset)
         yield words(f"{piece.kind.name.lower():7} at {piece.offset:>10,}  {place.length:>9,} bytes", place)
         offset = piece.end
     if offset < len(data):
@@ -164,6 +165,41 @@ class FrameLines(Sequence[DetailLine]):
         return words(f"{number:>5}  {moment(instant)}  {end - begin:>6} B  {text}")
 
 
+class Teller:
+    """What a source tells of a subject, of each kind in lines of its own. For one question."""
+
+    domain: Callable[[str], Iterator[DetailLine]]
+    node: Callable[[str], Iterator[DetailLine]]
+    clock: Callable[[str], Iterator[DetailLine]]
+    finding: Callable[[str], Iterator[DetailLine]]
+    lease: Callable[[LeaseSubject], Iterator[DetailLine]]
+    bag: Callable[[model.BagSubject], Iterator[DetailLine]]
+    tree: Callable[[], Tree]
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+
+    def told(self, subject: model.Subject) -> Sequence[DetailLine]:
+        """Return what is told. Blocks for as long as it takes to read it; raises what the tree cannot be had for."""
+        match subject:
+            case Evidence():
+                return place_details(self.tree(), subject)
+            case HolderSubject():
+                return list(holder_details(self.state, subject))
+            case LeaseSubject():
+                return list(self.lease(subject))
+            case model.BagSubject():
+                return list(self.bag(subject))
+            case model.DomainSubject(name):
+                return list(self.domain(name))
+            case NodeSubject(name):
+                return [*self.node(name), *held_on(self.state, name)]
+            case model.ClockSubject(name):
+                return list(self.clock(name))
+            case model.NamedSubject(name):
+                return list(self.finding(name))
+
+
 # -- live -------------------------------------------------------------------------------------------------------------
 
 
@@ -173,81 +209,161 @@ LEDGERS_READ: Final = 2
 CHAIN_SHOWN: Final = 500
 
 
-def live_details(state: ClusterState, answer: MountAnswer | None, subject: model.Subject) -> Sequence[DetailLine]:
-    """Return what is known. Touches the mount for bags, witnesses and bytes. Raises TryAgain: nothing has answered."""
-    if answer is None:
-        raise TryAgain("no-answer", "the mount has not answered yet", hint="see whether its file server answers")
-    tree = Tree(answer.root)
-    match subject:
-        case PlaceSubject():
-            return place_details(tree, subject)
-        case model.DomainSubject():
-            return list(_domain(state, answer, tree, subject.name))
-        case LeaseSubject():
-            return list(_lease(state, answer, tree, subject))
-        case HolderSubject():
-            return list(holder_details(state, subject))
-        case NodeSubject():
-            return list(_node(state, subject.name))
-        case model.ClockSubject():
-            return list(_clock(state, subject.name))
-        case model.BagSubject():
-            return list(_bag(state, tree, subject))
-        case model.NamedSubject():  # a finding
-            return [words("a live cluster is not audited: tenure audit judges a copy")]
+class LiveTeller(Teller):
+    """Touches the mount for bags, witnesses and bytes."""
 
+    def __init__(self, state: ClusterState, answer: MountAnswer | None) -> None:
+        """Take what the mount answered. Raises TryAgain: it has not answered yet."""
+        super().__init__(state)
+        if answer is None:
+            raise TryAgain("no-answer", "the mount has not answered yet", hint="see whether its file server answers")
+        self._answer = answer
+        self._tree = Tree(answer.root)
 
-def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -> Iterator[DetailLine]:
-    shards = answer.shard_map.shards_of(domain)
-    for shard in shards:
-        node = answer.shard_map.owner_of(shard) or ""
-        yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
-    yield from domain_rows(state, domain)
-    yield BLANK
-    yield heading("Witnesses in the newest ledger files, newest first")
-    for shard in shards:
-        yield from _chain(answer, tree, shard, domain)
+    def tree(self) -> Tree:
+        return self._tree
 
+    def finding(self, _name: str) -> Iterator[DetailLine]:
+        yield words("a live cluster is not audited: tenure audit judges a copy")
 
-def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseSubject) -> Iterator[DetailLine]:
-    row = next((row for row in state.leases if row.correlation_id == subject.identifier), None)
-    yield fact("domain", subject.domain, model.DomainSubject(subject.domain))
-    yield fact("lease", subject.identifier)
-    if row is None:
-        yield words("it is not out any more, as far as is known", tone=Tone.WARN)
-    else:
-        yield fact("holder", f"{row.node}/{row.process} {row.purpose}", HolderSubject(row.node, row.process))
-        yield fact("node", row.node, NodeSubject(row.node))
-        yield fact("stands", f"{condition(row, state.clock.now)}  {lease_words(row, state.clock.now)}")
-        yield fact("fence", str(row.fence))
-        yield fact("floor", moment(row.floor_ns))
-        yield fact("settle_to", moment(row.settle_to_ns))
-        yield fact("granted", moment(row.granted_ns))
-        yield fact("expiry", moment(row.expiry_ns))
-        yield fact("waiting", "not known" if row.waiting is None else str(row.waiting))
-    yield BLANK
-    yield heading("Witnesses in the newest ledger files, newest first")
-    for shard in answer.shard_map.shards_of(subject.domain):
-        yield from _chain(answer, tree, shard, subject.domain, subject.identifier)
+    def domain(self, domain: str) -> Iterator[DetailLine]:
+        answer = self._answer
+        for shard in answer.shard_map.shards_of(domain):
+            node = answer.shard_map.owner_of(shard) or ""
+            yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
+        yield from domain_rows(self.state, domain)
+        yield from self._witnesses(domain)
 
+    def lease(self, subject: LeaseSubject) -> Iterator[DetailLine]:
+        state = self.state
+        row = next((row for row in state.leases if row.correlation_id == subject.identifier), None)
+        yield fact("domain", subject.domain, model.DomainSubject(subject.domain))
+        yield fact("lease", subject.identifier)
+        if row is None:
+            yield words("it is not out any more, as far as is known", tone=Tone.WARN)
+        else:
+            yield fact("holder", f"{row.node}/{row.process} {row.purpose}", HolderSubject(row.node, row.process))
+            yield fact("node", row.node, NodeSubject(row.node))
+            yield fact("stands", f"{condition(row, state.clock.now)}  {lease_words(row, state.clock.now)}")
+            yield fact("fence", str(row.fence))
+            yield fact("floor", moment(row.floor_ns))
+            yield fact("settle_to", moment(row.settle_to_ns))
+            yield fact("granted", moment(row.granted_ns))
+            yield fact("expiry", moment(row.expiry_ns))
+            yield fact("waiting", "not known" if row.waiting is None else str(row.waiting))
+        yield from self._witnesses(subject.domain, subject.identifier)
 
-def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str | None = None) -> Iterator[DetailLine]:
-    """Yield what the newest ledger files of the shard's run say about a domain, or one lease of it."""
-    end = answer.chains.get(shard)
-    if end is None:
-        yield words("the shard has no ceiling chain: it never ran", tone=Tone.DIM)
-        return
-    directory = ledger_path(*chain_of(shard), end.record.incarnation, 0).rpartition("/")[0]
-    names = sorted((key, name) for name, _ in tree.names(directory) if (key := parse_ledger_name(name)) is not None)
-    newest = (
-        line
-        for _, name in reversed(names[-LEDGERS_READ:])
-        for path in [f"{directory}/{name}"]
-        for piece in reversed([each for each in tree.pieces(path) if isinstance(each, Piece)])
-        for line in reversed([*_said(piece, path, domain, lease)])
-    )
-    found = [*islice(newest, CHAIN_SHOWN)]
-    yield from found or [words("none", tone=Tone.DIM)]
+    def _witnesses(self, domain: str, lease: str | None = None) -> Iterator[DetailLine]:
+        """Yield what the newest ledger files of its shards' runs say about a domain, or one lease of it."""
+        yield BLANK
+        yield heading("Witnesses in the newest ledger files, newest first")
+        for shard in self._answer.shard_map.shards_of(domain):
+            end = self._answer.chains.get(shard)
+            if end is None:
+                yield words("the shard has no ceiling chain: it never ran", tone=Tone.DIM)
+                continue
+            directory = ledger_path(*chain_of(shard), end.record.incarnation, 0).rpartition("/")[0]
+            every = [(parse_ledger_name(name), f"{directory}/{name}") for name, _ in self._tree.names(directory)]
+            paths = [path for _, path in sorted((key, path) for key, path in every if key is not None)]
+            newest = (
+                line
+                for path in reversed(paths[-LEDGERS_READ:])
+                for piece in reversed([each for each in self._tree.pieces(path) if isinstance(each, Piece)])
+                for line in reversed([*_said(piece, path, domain, lease)])
+            )
+            found = [*islice(newest, CHAIN_SHOWN)]
+            yield from found or [words("none", tone=Tone.DIM)]
+
+    def node(self, node: str) -> Iterator[DetailLine]:
+        state = self.state
+        for shard in [shard for view in state.nodes if view.name == node for shard in view.shards]:
+            (reach, said), age_ns = shard_cells(shard, state.clock.now), shard.freshness.age_ns
+            age = "" if age_ns is None else f", heard {span_text(age_ns // MS * MS)} ago"
+            leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
+            text = f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip()
+            yield fact("shard", text, tone=reach.tone)
+            yield fact("run", shard.incarnation or "not known")
+            yield fact("ceiling", moment(shard.ceiling_ns))
+        clock = next((each for each in state.clocks if each.node == node), None)
+        if clock is None:
+            yield fact("clock", "nothing that it signed was seen", tone=Tone.DIM)
+        else:
+            radius = "no bound" if clock.radius_ns is None else f"±{span_text(clock.radius_ns)}"
+            yield fact("clock", f"{radius}, {clock.status}", model.ClockSubject(node))
+
+    def clock(self, node: str) -> Iterator[DetailLine]:
+        state = self.state
+        clock = next((each for each in state.clocks if each.node == node), None)
+        yield fact("node", node, NodeSubject(node))
+        if clock is None:
+            yield words("nothing that it signed was seen", tone=Tone.DIM)
+            return
+        if clock.radius_ns is not None and clock.midpoint_ns is not None:
+            yield fact("status", clock.status + (", assumed: stated by the policy" if clock.assumed else ""))
+            yield fact("radius", f"±{span_text(clock.radius_ns)}")
+        if clock.ahead is None:
+            if clock.midpoint_ns is not None:
+                yield fact("signed at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
+            said = {model.Reach.SILENT: "no answer", model.Reach.ANSWERS: "no bound"}.get(clock.reach, "not asked")
+            tone = Tone.DIM if clock.reach is model.Reach.NOT_ASKED else Tone.BAD
+            yield fact("now", f"{said}: {clock.problem or 'it says no more'}", tone=tone)
+            return
+        trip = "" if clock.trip_ns is None else f", {span_text(clock.trip_ns)} of them the round trip"
+        yield fact("now", f"{moment(clock.midpoint_ns)}, by its own word {short_span(clock.age_ns or 0)} ago")
+        yield fact("on the axis", f"{span_text(clock.ahead.latest - clock.ahead.earliest)} wide{trip}")
+        agreed = agreement(state.clocks)
+        outside = any(each.node == node for each in agreed.outside)
+        if agreed.common is not None:
+            offset = clock.ahead.midpoint - agreed.common.midpoint
+            yield fact("offset", f"{offset / 1e6:+,.3f} ms from the middle of what the clocks have in common")
+        yield fact(
+            "together", agreement_words(agreed), tone=Tone.BAD if outside or agreed.common is None else Tone.PLAIN
+        )
+
+    def bag(self, subject: model.BagSubject) -> Iterator[DetailLine]:
+        log = next((each for each in self.state.logs if each.name == subject.log), None)
+        cell = next((each for each in log.bags if each.start_ns == subject.start_ns), None) if log else None
+        if log is None or cell is None:
+            yield words("it is not among the newest bags: tenure bag ls shows older ones", tone=Tone.WARN)
+            return
+        path = cell.path
+        yield fact("bag", f"[{moment(cell.start_ns)}, {moment(cell.start_ns + log.span_ns, cell.start_ns)})   {path}")
+        yield fact(
+            "state", f"{cell.state or 'nobody wrote'}; could be closed from {moment(cell.due_ns, cell.start_ns)}"
+        )
+        names = [name for name, _ in self._tree.names(path)] if path else []
+        raw = self._tree.read(f"{path}/{LOCK}") if path else None
+        listed = {}
+        if raw is not None:
+            try:
+                lock, stamped = open_lock(raw, f"{path}/{LOCK}")
+            except Damaged as problem:
+                yield words(printable(problem.message), Evidence(f"{path}/{LOCK}"), Tone.BAD)
+            else:
+                listed = dict(lock.by_name())
+                token = stamped.signed_time(path)
+                text = f"{moment(token.midpoint_ns, cell.start_ns)} by {lock.closer}"
+                yield fact("closed", text, Evidence(f"{path}/{LOCK}"))
+                yield fact("closer", lock.closer, NodeSubject(lock.closer))
+        elif names:
+            yield fact("prelock", "there: somebody has begun to close it" if PRELOCK in names else "not there")
+        yield BLANK
+        files = sorted({*names, *listed} - {LOCK, PRELOCK})
+        yield heading(counted(len(files), "file") + (f", {len(listed)} listed" if raw is not None else ""))
+        for name in files:
+            entry, size = listed.get(name), self._tree.size(f"{path}/{name}") if name in names else None
+            text = "missing" if size is None else f"{size:,} bytes"
+            if raw is None:
+                state_words, tone = "open", Tone.PLAIN
+            elif entry is None:
+                state_words, tone = "NOT LISTED: void", Tone.BAD
+            elif size is None or size < entry.size:
+                state_words, tone = f"listed with {entry.size:,} bytes", Tone.BAD
+            else:
+                extra = size - entry.size
+                state_words = "listed" + (f"; {extra} bytes past the list are void" if extra else "")
+                tone = Tone.WARN if extra else Tone.PLAIN
+            yield words(f"{printable(name):48} {text:>14}  {state_words}", Evidence(f"{path}/{name}"), tone)
 
 
 def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[DetailLine]:
@@ -259,7 +375,7 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
         entries = list(block.decoded(path))
     except Damaged:
         return  # the audit's to say
-    place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
+    place = Evidence(path, piece.offset, piece.end - piece.offset)
     said = moment(head.signed_time(path).midpoint_ns)
     for entry in entries:
         match entry:
@@ -271,92 +387,3 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
                 yield words(f"{said}  {entry.ending.outcome}  {entry.ending.correlation_id.hex()[-8:]}", place)
             case _:
                 pass
-
-
-def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
-    for shard in [shard for view in state.nodes if view.name == node for shard in view.shards]:
-        (reach, said), age_ns = shard_cells(shard, state.clock.now), shard.freshness.age_ns
-        age = "" if age_ns is None else f", heard {span_text(age_ns // MS * MS)} ago"
-        leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
-        text = f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip()
-        yield fact("shard", text, tone=reach.tone)
-        yield fact("run", shard.incarnation or "not known")
-        yield fact("ceiling", moment(shard.ceiling_ns))
-    clock = next((each for each in state.clocks if each.node == node), None)
-    if clock is None:
-        yield fact("clock", "nothing that it signed was seen", tone=Tone.DIM)
-    else:
-        radius = "no bound" if clock.radius_ns is None else f"±{span_text(clock.radius_ns)}"
-        yield fact("clock", f"{radius}, {clock.status}", model.ClockSubject(node))
-    yield from held_on(state, node)
-
-
-def _clock(state: ClusterState, node: str) -> Iterator[DetailLine]:
-    clock = next((each for each in state.clocks if each.node == node), None)
-    yield fact("node", node, NodeSubject(node))
-    if clock is None:
-        yield words("nothing that it signed was seen", tone=Tone.DIM)
-        return
-    if clock.radius_ns is not None and clock.midpoint_ns is not None:
-        yield fact("status", clock.status + (", assumed: stated by the policy" if clock.assumed else ""))
-        yield fact("radius", f"±{span_text(clock.radius_ns)}")
-    if clock.ahead is None:
-        if clock.midpoint_ns is not None:
-            yield fact("signed at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
-        said = {model.Reach.SILENT: "no answer", model.Reach.ANSWERS: "no bound"}.get(clock.reach, "not asked")
-        tone = Tone.DIM if clock.reach is model.Reach.NOT_ASKED else Tone.BAD
-        yield fact("now", f"{said}: {clock.problem or 'it says no more'}", tone=tone)
-        return
-    trip = "" if clock.trip_ns is None else f", {span_text(clock.trip_ns)} of them the round trip"
-    yield fact("now", f"{moment(clock.midpoint_ns)}, by its own word {short_span(clock.age_ns or 0)} ago")
-    yield fact("on the axis", f"{span_text(clock.ahead.latest - clock.ahead.earliest)} wide{trip}")
-    agreed = agreement(state.clocks)
-    outside = any(each.node == node for each in agreed.outside)
-    if agreed.common is not None:
-        offset = clock.ahead.midpoint - agreed.common.midpoint
-        yield fact("offset", f"{offset / 1e6:+,.3f} ms from the middle of what the clocks have in common")
-    yield fact("together", agreement_words(agreed), tone=Tone.BAD if outside or agreed.common is None else Tone.PLAIN)
-
-
-def _bag(state: ClusterState, tree: Tree, subject: model.BagSubject) -> Iterator[DetailLine]:
-    log = next((each for each in state.logs if each.name == subject.log), None)
-    cell = next((each for each in log.bags if each.start_ns == subject.start_ns), None) if log else None
-    if log is None or cell is None:
-        yield words("it is not among the newest bags: tenure bag ls shows older ones", tone=Tone.WARN)
-        return
-    path = cell.path
-    yield fact("bag", f"[{moment(cell.start_ns)}, {moment(cell.start_ns + log.span_ns, cell.start_ns)})   {path}")
-    yield fact("state", f"{cell.state or 'nobody wrote'}; could be closed from {moment(cell.due_ns, cell.start_ns)}")
-    names = [name for name, _ in tree.names(path)] if path else []
-    raw = tree.read(f"{path}/{LOCK}") if path else None
-    listed = {}
-    if raw is not None:
-        try:
-            lock, stamped = open_lock(raw, f"{path}/{LOCK}")
-        except Damaged as problem:
-            yield words(printable(problem.message), PlaceSubject(f"{path}/{LOCK}"), Tone.BAD)
-        else:
-            listed = dict(lock.by_name())
-            token = stamped.signed_time(path)
-            text = f"{moment(token.midpoint_ns, cell.start_ns)} by {lock.closer}"
-            yield fact("closed", text, PlaceSubject(f"{path}/{LOCK}"))
-            yield fact("closer", lock.closer, NodeSubject(lock.closer))
-    elif names:
-        yield fact("prelock", "there: somebody has begun to close it" if PRELOCK in names else "not there")
-    yield BLANK
-    files = sorted({*names, *listed} - {LOCK, PRELOCK})
-    yield heading(counted(len(files), "file") + (f", {len(listed)} listed" if raw is not None else ""))
-    for name in files:
-        entry, size = listed.get(name), tree.size(f"{path}/{name}") if name in names else None
-        text = "missing" if size is None else f"{size:,} bytes"
-        if raw is None:
-            state_words, tone = "open", Tone.PLAIN
-        elif entry is None:
-            state_words, tone = "NOT LISTED: void", Tone.BAD
-        elif size is None or size < entry.size:
-            state_words, tone = f"listed with {entry.size:,} bytes", Tone.BAD
-        else:
-            extra = size - entry.size
-            state_words = "listed" + (f"; {extra} bytes past the list are void" if extra else "")
-            tone = Tone.WARN if extra else Tone.PLAIN
-        yield words(f"{printable(name):48} {text:>14}  {state_words}", PlaceSubject(f"{path}/{name}"), tone)

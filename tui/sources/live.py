@@ -36,7 +36,7 @@ from timeagent.units import MS, SECOND, Instant, TimeInterval
 from ..feed import AskedQuestion
 from ..model import state as model
 from ..model.state import NOT_ASKED, ClockView, ClusterState, LeaseOrigin, LeaseRow, NodeClock, Reach, TimeSources
-from .details import live_details
+from .details import LiveTeller
 from .mount import MountAnswer, MountLocation, OpenMount
 
 SHARD_PERIOD_NS: Final = 250 * MS
@@ -208,7 +208,7 @@ class LiveSource:
     def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[model.DetailLine]:
         """Return what is known of a subject now. Reads the mount where bytes are asked for."""
         del instant
-        return live_details(self.state_at(), self.mount.answer, subject)
+        return LiveTeller(self.state_at(), self.mount.answer).told(subject)
 
     record = None
 

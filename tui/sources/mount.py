@@ -303,7 +303,7 @@ class OpenMount:
         except (BadConfiguration, NotTrusted) as problem:
             if where.node_dir is not None or where.needs_node:
                 raise
-            return None, problem.message + ("; with --allow-root they are" if problem.code == "root-user" else "")
+            return None, problem.message + ("; with --allow-root it does" if problem.code == "root-user" else "")
         return cluster, ""
 
     def read(self) -> MountAnswer:

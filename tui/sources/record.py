@@ -35,9 +35,9 @@ from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
 from ..model import state as model
-from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
+from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, Tone
 from ..model.words import fence_text, moment
-from .details import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, place_details, words
+from .details import BLANK, LEASES_SHOWN, Teller, domain_rows, fact, heading, words
 
 BAR_CELLS: Final = 20
 CELLS_MAX: Final = 100_000
@@ -129,7 +129,7 @@ class RecordSource:
         if record is None:
             raise self.reading.error or TenureError("not-read", "the copy is still being read")
         at = record.timeline.end_ns if instant is None else instant
-        return record_details(record, self.state_at(instant), subject, at)
+        return RecordTeller(record, self.state_at(instant), at).told(subject)
 
 
 def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterState:
@@ -158,7 +158,7 @@ def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterSt
 
 
 def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> model.LeaseRow:
-    witness, expiry, where = lease.witness, state.expiry(lease), lease.told.where
+    witness, expiry = lease.witness, state.expiry(lease)
     previous = domain.previous.ending if domain.previous is not None else None
     return model.LeaseRow(
         printable(witness.domain),
@@ -182,7 +182,6 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
         session=None if witness.session_id is None else witness.session_id.hex(),
-        where=PlaceSubject.of(where),
     )
 
 
@@ -258,66 +257,12 @@ def damage_words(bag: BagState) -> str:
 READINGS_SHOWN: Final = 500
 
 
-def record_details(record: Archive, shown: ClusterState, subject: model.Subject, at: Instant) -> Sequence[DetailLine]:
-    """Return what is known at an instant, which ``shown`` is of.
-
-    Reads the tree where bytes are asked for; goes over all events of what it is about.
-    """
-    match subject:
-        case PlaceSubject():
-            return place_details(record.tree, subject)
-        case model.HolderSubject():
-            return list(holder_details(shown, subject))
-        case DomainSubject():
-            return list(_domain(record, shown, subject, at))
-        case NodeSubject():
-            return list(_node(record, shown, subject.name, at))
-        case LeaseSubject():
-            return list(_lease(record, subject, at))
-        case model.ClockSubject():
-            return list(_clock(record, subject.name, at))
-        case model.BagSubject():
-            return list(_bag(record, subject, at))
-        case model.NamedSubject():
-            return list(_finding(record, subject.name))
-
-
-# -- domains and leases ------------------------------------------------------------------------------------------------
-
-
 def _end_words(life: LeaseTrace) -> str:
     if life.end is None:
         return "not ended"
     watermark, ended_ns = life.end.watermark_ns, life.end.ended_ns
     said = "" if watermark is None else f", watermark {moment(watermark, ended_ns)}"
     return f"{life.end.outcome} {moment(ended_ns)}{said}"
-
-
-def _real_name(record: Archive, shown: str) -> str:
-    """Return the domain that is shown so: control characters in it were escaped."""
-    names = record.timeline.state_at().domains
-    return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
-
-
-def _domain(record: Archive, shown: ClusterState, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
-    name = _real_name(record, subject.name)
-    state = record.timeline.state_at(at)
-    known = state.domains.get(name)
-    if known is None:
-        yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
-        return
-    runs = state.shards.get(known.shard)
-    node = "a node that is not known" if runs is None else runs.record.node
-    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {node}")
-    yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
-    yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
-    yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
-    yield from domain_rows(shown, subject.name)
-    lives = leases_until(record.timeline, name, at)
-    yield BLANK
-    yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
-    for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
-        yield words(_life_line(life, at), LeaseSubject(subject.name, lease_id.hex()), _life_tone(life))
 
 
 def _life_line(life: LeaseTrace, at: Instant) -> str:
@@ -336,125 +281,12 @@ def _life_tone(life: LeaseTrace) -> Tone:
     return Tone.WARN if life.end is not None and life.end.outcome in ("expired", "revoked", "unknown") else Tone.PLAIN
 
 
-def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
-    name = _real_name(record, subject.domain)
-    lives = leases_until(record.timeline, name, at)
-    life = lives.get(bytes.fromhex(subject.identifier))
-    if life is None:
-        yield words("the copy tells nothing of it by then", tone=Tone.WARN)
-        return
-    yield fact("domain", subject.domain, DomainSubject(subject.domain))
-    yield fact("lease", subject.identifier)
-    first = life.told[0].witness
-    holder = first.holder
-    text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
-    yield fact("holder", text, model.HolderSubject(holder.node, holder.process))
-    yield fact("node", holder.node, NodeSubject(holder.node))
-    yield fact("mode", first.mode.value)
-    yield fact("fence", str(first.fence))
-    yield fact("floor", moment(first.floor_ns))
-    yield fact("settle_to", moment(first.settle_to_ns))
-    yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
-    yield fact("ended", _end_words(life), PlaceSubject.of(life.ended.where) if life.ended else None, _life_tone(life))
-    order = [None, *lives, None]
-    place = order.index(bytes.fromhex(subject.identifier))
-    for label, other in (("before it", order[place - 1]), ("after it", order[place + 1])):
-        if other is not None:
-            yield fact(label, _life_line(lives[other], at), LeaseSubject(subject.domain, other.hex()))
-    yield BLANK
-    yield heading(f"{len(life.told)} witness{'' if len(life.told) == 1 else 'es'}")
-    for told in life.told:
-        witness = told.witness
-        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
-        when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
-        yield words(f"{when}  {said}  by {told.clock.node}", PlaceSubject.of(told.where))
-    yield BLANK
-    messages = counted(sum(each.messages for each in life.frames), "message")
-    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
-    state = record.timeline.state_at(at)
-    for each in (_by_then(event, state) for event in life.frames):
-        void = each.void_because or ("not listed" if each.listed is False else "")
-        fate = void or ("open bag" if each.listed is None else f"{each.accepted_count} accepted")
-        text = f"{moment(each.first_ns)}  {each.log}  {each.messages:>5} msgs of {each.writer}, {fate}"
-        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.PLAIN)
-
-
 def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
     """Return a frame as it stood: before its bag was closed nobody knew whether the list would name it."""
     bag = state.bags.get((event.log, event.bag_ns))
     if event.listed is None or (bag is not None and bag.closed is not None):
         return event
     return replace(event, listed=None, void_because=event.void_because if event.listed else "")
-
-
-# -- holders, nodes, clocks --------------------------------------------------------------------------------------------
-
-
-def _node(record: Archive, shown: ClusterState, node: str, at: Instant) -> Iterator[DetailLine]:
-    state = record.timeline.state_at(at)
-    for name, shard in sorted(state.shards.items()):
-        linked = shard.record
-        if linked.node == node:
-            since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", shard_text(shard_number(*name)) + since, PlaceSubject.of(shard.linked.where))
-            if shard.half_ns is not None:
-                yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
-            yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
-    known = state.clocks.get(node)
-    if known is None:
-        yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
-    else:
-        text = f"±{span_text(known.reading.radius_ns)}, said at {moment(known.as_of_ns)}"
-        yield fact("clock", text, model.ClockSubject(node))
-    yield from held_on(shown, node)
-
-
-def _clock(record: Archive, node: str, at: Instant) -> Iterator[DetailLine]:
-    known = record.timeline.state_at(at).clocks.get(node)
-    if known is None:
-        yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
-        return
-    reading = known.reading
-    yield fact("node", node, NodeSubject(node))
-    yield fact("status", reading.status.word + (", assumed: stated by the policy" if reading.assumed else ""))
-    yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
-    yield fact("epochs", f"{len(known.epochs)}   each after the first is a step, a suspend, a boot or a long stall")
-    yield BLANK
-    yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
-    before = None
-    signed = record.timeline.signed_by(node, record.timeline.position(at))
-    for event, clock in islice(((each, each.clock) for each in signed if each.clock is not None), READINGS_SHOWN):
-        step = before not in (None, clock.clock_epoch)
-        before = clock.clock_epoch
-        text = f"{moment(event.instant_ns)} ±{span_text(clock.radius_ns)}  {event_words(event)}"
-        text += "   then a new clock epoch" if step else ""
-        yield words(text, PlaceSubject.of(event.where), Tone.WARN if step else Tone.PLAIN)
-
-
-# -- bags --------------------------------------------------------------------------------------------------------------
-
-
-def _bag(record: Archive, subject: model.BagSubject, at: Instant) -> Iterator[DetailLine]:
-    state = record.timeline.state_at(at)
-    bag = state.bags.get((subject.log, subject.start_ns))
-    if bag is None:
-        yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
-        return
-    closed, path = bag.closed, printable(bag.closed.path) if bag.closed else ""
-    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {path}")
-    yield fact("state", f"{state.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
-    yield from _steps(bag)
-    written = record.timeline.frames_in(subject.log, subject.start_ns)
-    frames = [_by_then(each, state) for each in written if each.instant_ns <= at]
-    files: dict[str, list[FrameWritten]] = {}
-    for each in frames:
-        files.setdefault(each.file, []).append(each)
-    yield BLANK
-    listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
-    tone = Tone.BAD if closed and closed.missing else Tone.STRONG
-    yield DetailLine((model.Cell(f"{counted(len(files), 'file')}{listed}", tone),))
-    for file, wrote in sorted(files.items()):
-        yield from _file(file, wrote)
 
 
 def _steps(bag: BagState) -> Iterator[DetailLine]:
@@ -465,7 +297,7 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
     else:
         late = span_text((closed.instant_ns - bag.end_ns) // MS * MS)
         when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
-        yield fact("closed", when, PlaceSubject.of(closed.where))
+        yield fact("closed", when, closed.where)
         yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
         tone = Tone.BAD if closed.rejected else Tone.PLAIN
         yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
@@ -481,28 +313,161 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
     name = printable(file.rpartition("/")[2])
     messages = sum(each.messages for each in wrote)
     tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
-    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", PlaceSubject.of(wrote[0].where), tone)
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", wrote[0].where, tone)
     for each in wrote:
         under = ", ".join(printable(name) for name, _ in each.leases)
         void = f"   {each.void_because}" if each.void_because else ""
         text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
-        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.DIM)
+        yield words(text, each.where, Tone.BAD if void else Tone.DIM)
 
 
-# -- findings ----------------------------------------------------------------------------------------------------------
+class RecordTeller(Teller):
+    """Tells what was known at an instant, which the state is of.
 
+    Reads the tree where bytes are asked for; goes over all events of what it is about.
+    """
 
-def _finding(record: Archive, name: str) -> Iterator[DetailLine]:
-    finding = next((each for each in record.audit.findings if each.id == name), None)
-    if finding is None:
-        yield words("the audit of this copy has no such finding", tone=Tone.WARN)
-        return
-    yield fact("code", finding.code)
-    tone = Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN
-    yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=tone)
-    yield fact("subject", printable(finding.subject))
-    yield words(printable(finding.explanation))
-    yield BLANK
-    yield heading("Rests on")
-    for each in finding.evidence:
-        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", PlaceSubject.of(each))
+    def __init__(self, record: Archive, state: ClusterState, at: Instant) -> None:
+        super().__init__(state)
+        self._record, self._at, self._then = record, at, record.timeline.state_at(at)
+
+    def tree(self) -> Tree:
+        return self._record.tree
+
+    def _real_name(self, shown: str) -> str:
+        """Return the domain that is shown so: control characters in it were escaped."""
+        names = self._record.timeline.state_at().domains
+        return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
+
+    def domain(self, shown: str) -> Iterator[DetailLine]:
+        name = self._real_name(shown)
+        known = self._then.domains.get(name)
+        if known is None:
+            yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
+            return
+        runs = self._then.shards.get(known.shard)
+        node = "a node that is not known" if runs is None else runs.record.node
+        yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {node}")
+        yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
+        yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
+        yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
+        yield from domain_rows(self.state, shown)
+        lives = leases_until(self._record.timeline, name, self._at)
+        yield BLANK
+        yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
+        for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
+            yield words(_life_line(life, self._at), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
+
+    def lease(self, subject: LeaseSubject) -> Iterator[DetailLine]:
+        name = self._real_name(subject.domain)
+        lives = leases_until(self._record.timeline, name, self._at)
+        life = lives.get(bytes.fromhex(subject.identifier))
+        if life is None:
+            yield words("the copy tells nothing of it by then", tone=Tone.WARN)
+            return
+        yield fact("domain", subject.domain, DomainSubject(subject.domain))
+        yield fact("lease", subject.identifier)
+        first = life.told[0].witness
+        holder = first.holder
+        text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
+        yield fact("holder", text, model.HolderSubject(holder.node, holder.process))
+        yield fact("node", holder.node, NodeSubject(holder.node))
+        yield fact("mode", first.mode.value)
+        yield fact("fence", str(first.fence))
+        yield fact("floor", moment(first.floor_ns))
+        yield fact("settle_to", moment(first.settle_to_ns))
+        yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
+        yield fact("ended", _end_words(life), life.ended.where if life.ended else None, _life_tone(life))
+        order = [None, *lives, None]
+        place = order.index(bytes.fromhex(subject.identifier))
+        for label, other in (("before it", order[place - 1]), ("after it", order[place + 1])):
+            if other is not None:
+                yield fact(label, _life_line(lives[other], self._at), LeaseSubject(subject.domain, other.hex()))
+        yield BLANK
+        yield heading(f"{len(life.told)} witness{'' if len(life.told) == 1 else 'es'}")
+        for told in life.told:
+            witness = told.witness
+            said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
+            when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
+            yield words(f"{when}  {said}  by {told.clock.node}", told.where)
+        yield BLANK
+        messages = counted(sum(each.messages for each in life.frames), "message")
+        yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
+        for each in (_by_then(event, self._then) for event in life.frames):
+            void = each.void_because or ("not listed" if each.listed is False else "")
+            fate = void or ("open bag" if each.listed is None else f"{each.accepted_count} accepted")
+            text = f"{moment(each.first_ns)}  {each.log}  {each.messages:>5} msgs of {each.writer}, {fate}"
+            yield words(text, each.where, Tone.BAD if void else Tone.PLAIN)
+
+    def node(self, node: str) -> Iterator[DetailLine]:
+        for name, shard in sorted(self._then.shards.items()):
+            linked = shard.record
+            if linked.node == node:
+                since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
+                yield fact("shard", shard_text(shard_number(*name)) + since, shard.linked.where)
+                if shard.half_ns is not None:
+                    yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
+                yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
+        known = self._then.clocks.get(node)
+        if known is None:
+            yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
+        else:
+            text = f"±{span_text(known.reading.radius_ns)}, said at {moment(known.as_of_ns)}"
+            yield fact("clock", text, model.ClockSubject(node))
+
+    def clock(self, node: str) -> Iterator[DetailLine]:
+        known = self._then.clocks.get(node)
+        if known is None:
+            yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
+            return
+        reading = known.reading
+        yield fact("node", node, NodeSubject(node))
+        yield fact("status", reading.status.word + (", assumed: stated by the policy" if reading.assumed else ""))
+        yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
+        yield fact("epochs", f"{len(known.epochs)}   each after the first is a step, a suspend, a boot or a long stall")
+        yield BLANK
+        yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
+        before = None
+        signed = self._record.timeline.signed_by(node, self._record.timeline.position(self._at))
+        for event, clock in islice(((each, each.clock) for each in signed if each.clock is not None), READINGS_SHOWN):
+            step = before not in (None, clock.clock_epoch)
+            before = clock.clock_epoch
+            text = f"{moment(event.instant_ns)} ±{span_text(clock.radius_ns)}  {event_words(event)}"
+            text += "   then a new clock epoch" if step else ""
+            yield words(text, event.where, Tone.WARN if step else Tone.PLAIN)
+
+    def bag(self, subject: model.BagSubject) -> Iterator[DetailLine]:
+        bag = self._then.bags.get((subject.log, subject.start_ns))
+        if bag is None:
+            yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
+            return
+        closed, path = bag.closed, printable(bag.closed.path) if bag.closed else ""
+        yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {path}")
+        yield fact("state", f"{self._then.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
+        yield from _steps(bag)
+        written = self._record.timeline.frames_in(subject.log, subject.start_ns)
+        frames = [_by_then(each, self._then) for each in written if each.instant_ns <= self._at]
+        files: dict[str, list[FrameWritten]] = {}
+        for each in frames:
+            files.setdefault(each.file, []).append(each)
+        yield BLANK
+        listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
+        tone = Tone.BAD if closed and closed.missing else Tone.STRONG
+        yield DetailLine((model.Cell(f"{counted(len(files), 'file')}{listed}", tone),))
+        for file, wrote in sorted(files.items()):
+            yield from _file(file, wrote)
+
+    def finding(self, name: str) -> Iterator[DetailLine]:
+        finding = next((each for each in self._record.audit.findings if each.id == name), None)
+        if finding is None:
+            yield words("the audit of this copy has no such finding", tone=Tone.WARN)
+            return
+        yield fact("code", finding.code)
+        tone = Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN
+        yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=tone)
+        yield fact("subject", printable(finding.subject))
+        yield words(printable(finding.explanation))
+        yield BLANK
+        yield heading("Rests on")
+        for each in finding.evidence:
+            yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", each)

@@ -184,7 +184,7 @@ class FrameBatch(Cut):
         for place in range(most):
             name = f"attempts.{place}.messages"
             messages = self.heads.number(name)
-            if (self.heads.there(name) & (messages == 0)).any() or (messages > self.counts).any():
+            if (self.heads.there(name) & (messages == 0)).any() or (messages > self.counts - covered).any():
                 raise NotPlain
             covered += messages
         if (covered != self.counts).any():

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.formats.framing import FrameHead
+from appliance.formats.framing import Attempt, FrameHead
 from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
 from auditor.columns import records as columns
-from auditor.columns.records import Shapes
+from auditor.columns.frames import FrameBatch
+from auditor.columns.layout import Column, NotPlain
+from auditor.columns.records import Records, Shapes
 from tests.support.msgpack import other_forms
 from tests.support.mutants import plant_in_text
 from tests.support.records import records
@@ -148,6 +151,24 @@ def test_many_shapes_are_read_together_and_too_many_are_not(chosen: str, monkeyp
     with pytest.raises(ValueError, match="too many"):
         Shapes(KINDS[FrameHead]).read(raw)
     assert len(shapes.read(raw[-2:]).kinds()) == 2
+
+
+def test_attempts_beyond_the_messages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = tuple(Attempt(id=bytes(16), messages=1) for _ in range(1000))
+    asked: list[str] = []
+    number = Records.number
+
+    def told(self: Records, name: str) -> Column:
+        asked.append(name)
+        return number(self, name)
+
+    monkeypatch.setattr(Records, "number", told)
+    batch = FrameBatch.__new__(FrameBatch)
+    batch.heads = Shapes(KINDS[FrameHead]).read([encode(msgspec.structs.replace(a_head("a", "b"), attempts=attempts))])
+    batch.counts = np.array([3])
+    with pytest.raises(NotPlain):
+        batch._check_attempts()
+    assert len(asked) == 4, "one more than there are messages"
 
 
 MUTANTS = {

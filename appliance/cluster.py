@@ -282,8 +282,11 @@ class Cluster:
     ) -> Iterator[Message]:
         """Return a log's messages in order. ``settled``: final, the same for everyone. ``latest``: open bags too.
 
+        An instant is an integer: nanoseconds since 1970, as ``time.time_ns()`` returns.
+
+        Closes no bag that nobody began to close: a daemon does, or ``settle``; without either *settled* never has more.
         Without a lease *latest* promises nothing about what it omits. Raises BadRequest for a log that does not exist.
-        Touches the mount, bag by bag as the messages are asked for; may help closing.
+        Touches the mount, bag by bag as the messages are asked for.
         """
         check_type(int, after_ns=after_ns)
         check_type(int | None, until_ns=until_ns)
@@ -318,7 +321,7 @@ class Cluster:
     def follow(self, log: str, *, after: str | Instant = 0) -> Follower:
         """Return what hands out a log's messages as they become final: iterate over its ``batches``, which never end.
 
-        ``after`` as for ``batches``. Closes nothing: a metronome does.
+        ``after`` as for ``batches``. Closes nothing: a daemon does; where none runs, call ``settle`` meanwhile.
         """
         reader = self.logs.opened(log).reader
         return Follower(reader, lambda span, horizon_ns: self.time.sleep(span), _position(log, after))  # noqa: ARG005 - by name
@@ -331,6 +334,7 @@ class Cluster:
     def settle(self, log: str, to_ns: Instant, progress: Callable[[Instant], None] | None = None) -> Instant:
         """Make everything before an instant final, helping to close what is due; return the horizon. Waits.
 
+        ``to_ns``: nanoseconds since 1970; ``time.time_ns()`` for what was written up to now. Needs no daemon.
         ``progress`` is told the horizon after every step.
         """
         check_type(int, to_ns=to_ns)

@@ -66,15 +66,14 @@ unset PYTHONHOME PYTHONSTARTUP
 exec {python} -P -s -m tenure "$@"
 """
 
+DOCUMENTS: Final = "usr/share/doc/tenure"
 UNITS: Final = {
     "systemd/*.service": "usr/lib/systemd/system",
     "systemd/*.target": "usr/lib/systemd/system",
     "systemd/*.preset": "usr/lib/systemd/system-preset",
-    "systemd/examples/*": "usr/share/doc/tenure/examples",
-    "docs/*.md": "usr/share/doc/tenure",
-    "docs/protocol/*.md": "usr/share/doc/tenure/protocol",
-    "README.md": "usr/share/doc/tenure",
-    "LICENSE": "usr/share/doc/tenure",
+    "systemd/examples/*": f"{DOCUMENTS}/examples",
+    "*.md": DOCUMENTS,
+    "LICENSE": DOCUMENTS,
 }
 
 
@@ -116,7 +115,7 @@ def stage(tree: Path) -> list[str]:
     depends += _needed(tree)
     _compile(tree / HOME)
     _command(tree)
-    _papers(tree)
+    lay_out_papers(tree)
     return sorted(set(depends))
 
 
@@ -241,8 +240,8 @@ def _command(tree: Path) -> None:
     (tree / "usr/bin/tenure").symlink_to(f"/{HOME}/bin/tenure")
 
 
-def _papers(tree: Path) -> None:
-    """Lay out units, user, directories, man pages, completions and documents."""
+def lay_out_papers(tree: Path) -> None:
+    """Lay out units, user, directories, man pages, completions, and documents: side by side as they link each other."""
     for pattern, place in UNITS.items():
         for path in sorted(REPOSITORY.glob(pattern)):
             (tree / place).mkdir(parents=True, exist_ok=True)
@@ -252,8 +251,10 @@ def _papers(tree: Path) -> None:
         target.parent.mkdir(parents=True)
         shutil.copy(REPOSITORY / f"systemd/tenure.{kind}.conf", target)
     manual.write(tree / "usr/share", packed=True)
-    documents = tree / "usr/share/doc/tenure"
+    documents = tree / DOCUMENTS
+    shutil.copytree(REPOSITORY / "docs", documents / "docs")
     (documents / "LICENSE").rename(documents / "copyright")
+    (documents / "LICENSE").symlink_to("copyright")
     changes = (REPOSITORY / "CHANGELOG.md").read_bytes()
     (documents / "changelog.gz").write_bytes(gzip.compress(changes, mtime=0))
     told = {"schema": "tenure.release", "version": 1, "release": VERSION, "root_format": FORMAT}

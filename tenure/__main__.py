@@ -37,9 +37,15 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "leave": ("appliance.cli.setup", "take this machine, or one that is lost, out of a cluster"),
     "status": ("tui.cli", "whether the cluster works, as seen from here"),
     "policy": ("appliance.cli.trust", "the numbers that the whole cluster shares: show, set"),
-    "trust": ("appliance.cli.trust", "which keys the cluster believes: ls, issue, rotate, revoke, move, delegate"),
+    "trust": (
+        "appliance.cli.trust",
+        "which keys the cluster believes: ls, show, approve, issue, rotate, revoke, move, delegate",
+    ),
     "node": ("appliance.cli.node", "run this node's shards, its writer and the metronome; upgrade it"),
-    "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer: ls, move, reshard"),
+    "shards": (
+        "appliance.cli.shards",
+        "which shards there are, where, and whether they answer: ls, move, reshard, share, finish",
+    ),
     "lease": ("appliance.cli.leases", "who holds what: ls, show, watch, hold, acquire, renew, relinquish, revoke"),
     "run": ("appliance.cli.run", "run a command under leases; nothing of it outlives them"),
     "lock": ("appliance.cli.run", "take a lease for a shell, which has it until it unlocks or is gone"),

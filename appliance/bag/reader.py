@@ -187,6 +187,16 @@ class Reader:
                 for closed in self._closed.in_seal(found, rack, start, until + 1, gone):
                     yield _unsettled(self._closed_bag(closed, after, until))
 
+    def open_bags(self) -> int:
+        """Return how many bags there are beyond the horizon that is known here: what they hold is not settled.
+
+        Raises Environment, TryAgain, Damaged. Touches the mount.
+        """
+        start = self.horizon.reached
+        racks = racks_there(self._storage, self._grid, start)
+        found = [self._closed.there(rack, start, rack.end_ns) for rack in racks]
+        return sum(len(bags) for bags in found if isinstance(bags, list))
+
     def in_files(self, files: Mapping[Instant, Files], after_ns: Instant) -> Iterator[MessageBatch]:
         """Yield the messages above an instant that stand in these files, by the start of their bags; as *latest*.
 

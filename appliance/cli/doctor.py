@@ -60,7 +60,7 @@ from ..doctor.machine import (
     mount_of,
 )
 from ..doctor.probes import TwoHands, probe_store
-from ..formats.birth import open_birth, store_of
+from ..formats.birth import ROOT_VARIABLE, open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
 from ..lease.turn_log import Etcd
 from ..node.runtime import SHARED_MEMORY
@@ -82,10 +82,14 @@ class MountHangsError(Exception):
 
 
 def run_doctor(options: Namespace) -> int:
-    if is_address(options.path):
-        raise BadRequest("no-mount", f"{options.path} is no directory", hint=f"tenure probe {options.path}")
-    checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
-    return told("tenure.doctor", {"path": options.path}, checks, options)
+    path = options.path or os.environ.get(ROOT_VARIABLE)
+    if not path:
+        hint = f"name a root, or a directory that shall become one, or set {ROOT_VARIABLE}"
+        raise BadRequest("no-path", "there is no PATH to look at", hint=hint)
+    if is_address(path):
+        raise BadRequest("no-mount", f"{path} is no directory", hint=f"tenure probe {path}")
+    checks = look_at(Path(path).absolute(), Path(options.node_dir) if options.node_dir else None)
+    return told("tenure.doctor", {"path": path}, checks, options)
 
 
 def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: Namespace) -> int:
@@ -109,29 +113,30 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("server clock", True, lambda: _server_clock(path)),
         ("user", False, _user),
         ("tmpfs", False, _tmpfs),
-        ("clock", False, lambda: _clock(None if hangs else path, node_dir)),
+        ("clock", False, lambda: _clock(None if away else path, node_dir)),
         ("randomness", False, _randomness),
         ("core", False, lambda: [passed("core", core.said())]),
         ("node", True, lambda: _node(path, node_dir)),
-        ("stores", False, lambda: _stores(path) if not hangs else []),
+        ("stores", False, lambda: _stores(path) if not away else []),
     ]
-    progress, hangs = Progress("doctor", len(looks)), False
+    progress, away = Progress("doctor", len(looks)), ""
     found: list[HealthCheck] = []
     for number, (name, on_mount, look) in enumerate(looks):
         progress.show(number, name)
-        if on_mount and hangs:
-            found.append(unsure(name, "not asked: the mount hangs", "repair the mount, then ask again"))
+        if on_mount and away:
+            found.append(unsure(name, f"not asked: {away}", "repair that, then ask again"))
             continue
         try:
             found += within(patience_s, look)
         except MountHangsError:
-            hangs = hangs or on_mount
+            away = away or ("the mount hangs" if on_mount else "")
             found.append(
                 failed(name, f"no answer within {patience_s:g} s", "is the server up, and reached? dmesg; nfsstat -c")
             )
         except TenureError as problem:
             found.append(failed(name, problem.message, problem.hint or "see docs/operators.md"))
         except OSError as problem:
+            away = away or ("the directory cannot be opened" if look is looks[0][-1] else "")
             said = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
             found.append(failed(name, said, "check that it is mounted, and its owner, mode and options"))
     progress.done()
@@ -439,7 +444,11 @@ COMMANDS: Final = {
     "doctor": command(
         "Whether a directory, this machine and its clock will do.",
         run_doctor,
-        argument("path PATH", "the shared directory: a root, or one that shall become a root"),
+        argument(
+            "path PATH",
+            "the shared directory: a root, or one that shall become a root (default: TENURE_ROOT)",
+            nargs="?",
+        ),
         argument("--node-dir DIR", "this node's settings and keys (default: the usual places)"),
         JSON,
     ),

@@ -30,7 +30,7 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, Environment, TenureError
-from timeagent.units import SECOND, parse_instant, parse_span, rfc3339
+from timeagent.units import INSTANT_MAX, SECOND, Span, parse_instant, parse_span, rfc3339
 
 from ..bag.closedbags import RackGone
 from ..bag.message import START, Message, MessageBatch, Position, before, cursor_text, is_cursor, parse_cursor
@@ -47,6 +47,8 @@ from .opening import add_cluster_options, cluster_command, open_cluster
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
+_CLOSED_WITHIN_NS: Final[Span] = 10 * SECOND
+"""So long after a bag is due a daemon has closed it, if one runs."""
 EXIT_NO: Final = 1
 EXIT_UNKNOWN: Final = 4
 
@@ -238,6 +240,9 @@ def run_read(options: Namespace) -> int:
         cursor = cursor_text(options.log, reading.position if cut is None else cut)
         if cut is not None and not options.json:
             note(f"tenure: there is more; it goes on with --after {cursor}")
+        whole = level is Level.SETTLED and cut is None and until is None and not options.settle
+        if whole and not options.json and (bags := reader.open_bags()):
+            note(f"tenure: {counted(bags, 'bag')} not closed yet: --settle waits until everything up to now is final")
         said = {"messages": output.messages, "cursor": cursor, **instant_fields("horizon", reading.horizon_ns)}
         _conclude(options, "tenure.read", said, reader.rejected, reading.gone)
     return 0
@@ -258,7 +263,9 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
             level=Level(options.level),
             poll_ns=parse_span(options.poll),
             gone_ok=True,
-            help_closing=(lambda: metronome.turn(cluster.time.now())) if options.settle else None,
+            help_closing=(lambda: metronome.turn(cluster.time.now()))
+            if options.settle
+            else noting_stalls(log, cluster.time.boot_ns),
         )
         output = _Output(options)
         cursor = follower.cursor
@@ -280,6 +287,25 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
         said = {"messages": output.messages, "overtaken": follower.overtaken, "cursor": cursor}
         _conclude(options, "tenure.tail", said, log.reader.rejected, follower.gone)
     return 0
+
+
+def noting_stalls(log: OpenLog, boot_ns: Callable[[], int]) -> Callable[[], None]:
+    """Return what is called before each look, and says so once the log has a bag that nobody closes."""
+    patience = log.grid.birth.span_ns + log.grid.birth.grace_ns + _CLOSED_WITHIN_NS
+    reached, since = log.horizon.reached, boot_ns()
+
+    def look() -> None:
+        nonlocal reached, since
+        now = boot_ns()
+        if log.horizon.reached != reached:
+            reached, since = log.horizon.reached, now
+        elif now - since > patience:
+            since = now
+            if log.reader.open_bags():
+                note("tenure: a bag is due, and no daemon has closed it: run one here, or say --settle")
+                since = INSTANT_MAX  # once, until it goes on
+
+    return look
 
 
 def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
@@ -481,7 +507,7 @@ COMMANDS: Final = {
             default="settled",
         ),
         argument("--poll SPAN", "how often to look (default 500ms)", default="500ms"),
-        argument("--settle", "close what is due oneself, as a metronome would, where none runs"),
+        argument("--settle", "close what is due oneself: nothing becomes final where no daemon runs that would"),
         _form,
     ),
     "view": with_verbs("Materialised views: what settled messages add up to.", _VIEW_VERBS),

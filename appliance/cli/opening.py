@@ -54,9 +54,14 @@ def named_root(options: argparse.Namespace) -> Root:
 
 
 def open_cluster(options: argparse.Namespace) -> Cluster:
+    """Open the cluster that the options name; say so where node.toml names another directory: this may be a copy."""
     from appliance.cluster import Cluster
 
-    return Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
+    cluster = Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
+    if not cluster.settings.is_root(cluster.root):
+        named = cluster.settings.root
+        note(f"tenure: node.toml names {named}, and {cluster.root} is another root: what is written here is not there")
+    return cluster
 
 
 def cluster_command(

@@ -5,6 +5,7 @@ Which keys the cluster believes and where its nodes answer; and the numbers that
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 from appliance.cluster import Cluster
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
-from timeagent.errors import BadRequest, Environment, NotTrusted
+from timeagent.errors import BadConfiguration, BadRequest, Environment, NotTrusted
 from timeagent.keys import (
     Purpose,
     fingerprint,
@@ -276,8 +277,8 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
         )
     policy = cluster.registers.policy(number)
     derived = {
-        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
-        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
+        "takeover": (policy.takeover_ns(), "a holder died: its domains are blocked so long, at most"),
+        "restart": (policy.restart_ns(), "a shard crashed: all its domains are; one stopped in order blocks none"),
     }
     return present(
         options,
@@ -301,7 +302,11 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
             "no-root-key", "the root key signs a policy", hint="say --root-key FILE; with --dry-run nothing is changed"
         )
     before = cluster.registers.newest_policy()
-    policy = next_policy(before, changes)
+    try:
+        policy = next_policy(before, changes)
+    except BadConfiguration as problem:  # names the record's entries
+        told = re.sub(r"\w+_ns(_max)?", lambda entry: f"--{_option(entry[0])}", problem.message)
+        raise BadConfiguration(problem.code, told, hint=problem.hint) from None
     changed = {name for name in changes if getattr(before, name) != getattr(policy, name)}
     if changed and not options.dry_run:
         publish_policy(cluster.registers, root_key(cluster, options), policy)

@@ -57,28 +57,21 @@ class Course:
     time_by_agent: bool = False
 
 
+@dataclass
 class Director:
-    def __init__(
-        self,
-        place: DemoPlace,
-        clock: MachineClock,
-        randomness: random.Random,
-        narrate: Callable[[str], None],
-        *,
-        agents: bool = False,
-    ) -> None:
-        """Start nothing yet. ``agents``: each machine has a time agent."""
-        self.place = place
-        self.clock = clock
-        self.course = Course()
-        self._random = randomness
-        self.narrate = narrate
-        self._events: SimpleQueue[tuple[str, Event]] = SimpleQueue()
-        self.machines = [
-            Machine(settings, randomness.getrandbits(31), clock, self._events) for settings in place.machines
-        ]
-        self._agents = agents
-        self._killed_ns = 0
+    place: DemoPlace
+    clock: MachineClock
+    randomness: random.Random
+    narrate: Callable[[str], None]
+    agents: bool = False
+    """Whether each machine has a time agent."""
+    course: Course = field(default_factory=Course)
+    _events: SimpleQueue[tuple[str, Event]] = field(default_factory=SimpleQueue)
+    _killed_ns: int = 0
+
+    def __post_init__(self) -> None:
+        machines, chance = self.place.machines, self.randomness
+        self.machines = [Machine(each, chance.getrandbits(31), self.clock, self._events) for each in machines]
 
     def open_cluster(self) -> Cluster:
         first = self.place.machines[0]
@@ -113,7 +106,7 @@ class Director:
 
     def _start_agents(self, machines: Sequence[Machine]) -> None:
         """Start their time agents, if this demo has any; wait until all have a time."""
-        if not self._agents:
+        if not self.agents:
             return
         for machine in machines:
             machine.start_agent()
@@ -125,11 +118,11 @@ class Director:
 
     def cut_power(self) -> None:
         """Kill a random node while its teller holds leases."""
-        victim = self._random.choice(self.machines)
+        victim = self.randomness.choice(self.machines)
         deadline = self.clock.boot_ns() + PATIENCE_NS
         with self.open_cluster() as cluster:
             while True:
-                victim.signal("teller", signal.SIGSTOP)
+                victim.send("teller", signal.SIGSTOP)
                 held = self._held_by(cluster, victim.running["teller"].pid)
                 if held:
                     break
@@ -139,8 +132,8 @@ class Director:
                         f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}",
                         hint=f"run it while less else does, or look at stderr.log under {self.place.directory}",
                     )
-                victim.signal("teller", signal.SIGCONT)
-                self.clock.sleep(self._random.randrange(20) * MS)
+                victim.send("teller", signal.SIGCONT)
+                self.clock.sleep(self.randomness.randrange(20) * MS)
                 self._drain()
         victim.cut_power()
         self._killed_ns = self.clock.boot_ns()
@@ -252,7 +245,7 @@ def _late_writer(director: Director) -> None:
     policy = director.place.policy
     director.narrate("A machine is paused in the middle of a write, until its lease and its bag are long over.")
     director.trade(policy.takeover_ns() + policy.span_ns + policy.grace_ns)
-    machine.signal("rogue", signal.SIGCONT)
+    machine.send("rogue", signal.SIGCONT)
     machine.finish("rogue")
     director.narrate("It goes on, and its message appears too late: the bag's list was linked without it.")
 

@@ -161,7 +161,7 @@ class Machine:
         words = ("--accounts", str(accounts), "--journal", str(self.journal), "--seed", str(self.seed))
         self._start("teller", "appliance.demo.bank", *words)
 
-    def signal(self, role: str, number: signal.Signals) -> None:
+    def send(self, role: str, number: signal.Signals) -> None:
         """Send a signal to one of its processes, if that runs."""
         process = self.running.get(role)
         if process and process.poll() is None:
@@ -170,7 +170,7 @@ class Machine:
     def cut_power(self) -> None:
         """Kill all processes, at once: nothing is flushed, nothing is given back."""
         for role in self.running:
-            self.signal(role, signal.SIGKILL)
+            self.send(role, signal.SIGKILL)
         for process in self.running.values():
             process.wait()
         self.running.clear()

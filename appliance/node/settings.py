@@ -39,6 +39,7 @@ from timeagent.keys import Purpose, Signer, load_node_key, parse_public_line, pu
 from ..bag.roots import Root, parse_root
 from ..formats.birth import ROOT_VARIABLE
 from ..formats.names import Address, check_node, parse_address
+from ..formats.paths import MARKER
 
 FILE: Final = "node.toml"
 ROOT_KEY: Final = "root.key"
@@ -106,6 +107,16 @@ class Settings:
     def key(self, purpose: Purpose) -> Signer:
         """Return one of the node's keys. Raises NotTrusted, BadConfiguration."""
         return load_node_key(self.directory, purpose)
+
+    def is_root(self, root: Root) -> bool:
+        """Whether this is the root that ``node.toml`` names, by whatever path; if that is gone, this may be it.
+
+        Touches both mounts where the paths differ.
+        """
+        named = self.root
+        if named == root or not isinstance(named, Path) or not isinstance(root, Path):
+            return named == root
+        return not is_there(named / MARKER) or named.samefile(root)
 
 
 def root_path(named: str | Path | None) -> Root:

@@ -352,7 +352,9 @@ class Session:
         """Return a log's messages with timestamps above ``after_ns``, in order.
 
         Under leases the level is *latest* by default: everything that earlier holders of these domains wrote is there.
-        Without, it is *settled*: final, the same for everyone. Touches the mount; may wait for the log to be settled.
+        Without, it is *settled*: final, the same for everyone; where no daemon runs call ``Cluster.settle`` first. An
+        instant is nanoseconds since 1970, as ``time.time_ns()`` returns. Touches the mount; may wait for the log to
+        be settled, under leases.
 
         Under leases a log that does not exist is made: then nobody, however late, can make it begin earlier.
         """

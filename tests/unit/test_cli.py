@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,9 +189,35 @@ def test_reading_between_two_instants(say: Say) -> None:
 
 def test_settled_reading_waits_only_if_told_to(say: Say) -> None:
     say("publish", "log", "--lease", "a", stdin=b"1\n")
-    assert say("read", "log").out == ""
+    early = say("read", "log")
+    assert early.out == ""
+    assert early.err == "tenure: 1 bag not closed yet: --settle waits until everything up to now is final\n"
+    assert say("read", "log", "--json").err.count("\n") == 1  # the object about the reading, and no more
     assert say("read", "log", "--settle").out == "1\n"
-    assert say("read", "log").out == "1\n"
+    late = say("read", "log")
+    assert (late.out, late.err) == ("1\n", "")
+
+
+def test_copy_of_the_root_is_named_and_another_path_to_it_is_not(
+    say: Say, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("publish", "log", "--lease", "a", stdin=b"1\n")
+    say("read", "log", "--settle")
+    copy, other, moved = tmp_path / "copy", tmp_path / "other", tmp_path / "moved"
+    shutil.copytree(site.root, copy)
+    other.symlink_to(site.root)
+    root = copy
+    monkeypatch.setattr(
+        site, "options", lambda: ["--root", str(root), "--node-dir", str(site.node_dir()), "--allow-root"]
+    )
+    assert say("read", "log").err == (
+        f"tenure: node.toml names {site.root}, and {copy} is another root: what is written here is not there\n"
+    )
+    root = other
+    assert say("read", "log").err == ""
+    root = site.root.rename(moved)
+    assert say("read", "log").err == ""
+    moved.rename(site.root)
 
 
 def test_what_is_rejected_is_counted_on_stderr(say: Say, site: Site) -> None:

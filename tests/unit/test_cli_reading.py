@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.closedbags import RackGone
-from appliance.cli.messages import _conclude
+from appliance.cli.messages import _conclude, noting_stalls
 from tenure.__main__ import main
 from tests.support.cluster import Site
+from timeagent.units import HOUR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +131,24 @@ def test_what_retention_deleted_is_said(capfd: pytest.CaptureFixture[str], *, as
     else:
         assert "deleted what was there from 2023-11-14T22:20:00.000000000Z to 2023-11-14T22:20:10.000000000Z" in err
         assert "2 rejected: floor" in err
+
+
+def test_bag_that_nobody_closes_is_said_once(say: Say, site: Site, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    publish(say, b"0")
+    now = [0]
+    with site.open() as cluster:
+        log = cluster.logs.opened("log")
+        look = noting_stalls(log, lambda: now[0])
+        log.horizon.refresh()
+        said = []
+        for now[0] in (0, HOUR, 2 * HOUR):
+            look()
+            said.append(capfdbinary.readouterr().err)
+        cluster.settle("log", cluster.time.now().latest)
+        for now[0] in (3 * HOUR, 4 * HOUR):
+            look()
+            said.append(capfdbinary.readouterr().err)
+    assert [b"--settle" in each for each in said] == [False, True, False, False, False]
 
 
 def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:

@@ -277,8 +277,26 @@ def test_node_that_has_joined_is_looked_at(site: Site, capsys: pytest.CaptureFix
     assert "0644" in found["node"]["reason"]
 
 
-def test_directory_that_is_not_there_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked(tmp_path / "none", capsys)["directory"]["verdict"] == "FAIL"
+def test_directory_that_is_not_there_fails_once_and_the_rest_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = asked(tmp_path / "none", capsys)
+    assert found["directory"]["verdict"] == "FAIL"
+    on_mount = {name: found[name]["verdict"] for name in ("files", "room", "server clock", "node")}
+    assert set(on_mount.values()) == {"UNSURE"}
+    assert "root" not in found
+
+
+def test_root_that_the_environment_names_is_looked_at(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TENURE_ROOT", raising=False)
+    words = ["doctor", "--json", "--node-dir", str(site.node_dir())]
+    assert main(words) == 2
+    assert "TENURE_ROOT" in capsys.readouterr().err
+    monkeypatch.setenv("TENURE_ROOT", str(site.root))
+    assert main(words) in (0, 1, 3)
+    assert json.loads(capsys.readouterr().out)["path"] == str(site.root)
 
 
 # An NFS server that is away makes calls wait for ever: that is a finding, and no reason to wait with it.

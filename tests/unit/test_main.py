@@ -77,6 +77,11 @@ def test_every_family_has_its_command_and_its_arguments(word: str) -> None:
     parser = argparse.ArgumentParser(prog=word)
     commands[word].add_arguments(parser)
     assert parser.format_help()
+    _, _, named = entry.FAMILIES[word][1].partition(": ")
+    verbs = [
+        each for action in parser._actions if isinstance(action, argparse._SubParsersAction) for each in action.choices
+    ]
+    assert not verbs or not named or set(named.split(", ")) == set(verbs)
 
 
 def test_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What an installation puts on the import path: five packages and not a word more."""
 
 import platform
+import re
 import subprocess
 import sys
 import zipfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from release import deb
 from timeagent import core
 
 PACKAGES = {"tenure", "tui", "auditor", "appliance", "timeagent"}
@@ -85,3 +87,17 @@ def test_wheel_installs_one_command(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.parametrize("folder", ["systemd", "tests"])
 def test_folders_that_are_no_packages_have_no_init(repository: Path, folder: str) -> None:
     assert not list((repository / folder).rglob("__init__.py"))
+
+
+# A document names others by their places beside it, the README first of all.
+def test_no_link_of_a_document_is_dead_in_the_debian_package(tmp_path: Path) -> None:
+    deb.lay_out_papers(tmp_path)
+    documents = tmp_path / deb.DOCUMENTS
+    links = [
+        (path, target)
+        for path in documents.rglob("*.md")
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    ]
+    assert (documents / "README.md", "docs/guarantees.md") in links
+    assert len(links) > 100
+    assert [(path.name, target) for path, target in links if not (path.parent / target).exists()] == []

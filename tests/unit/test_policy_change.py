@@ -213,7 +213,11 @@ def test_policy_is_shown_and_set(site: Site, capsys: pytest.CaptureFixture[str])
     assert (shown["number"], shown["newest"], shown["lease_term_max_ns"]) == (1, 2, 2_400 * MS)
     assert say("show", "--number", "3")[0] == 2
     assert say("set", *key)[0] == 2
-    assert say("set", "--holder-margin", "1ms", *key)[0] == 78
+    status, _, err = say("set", "--holder-margin", "1ms", *key)
+    assert status == 78
+    assert "--holder-margin (1 ms)" in err
+    assert "--radius-max (" in err
+    assert "_ns" not in err
     assert say("set", "--lease-term-max", "soon", *key)[0] == 2
     other = site.root.parent / "other.key"
     save_private_key(other, Signer(bytes(32)))

@@ -166,7 +166,10 @@ class ClockRows:
         age = clock.age_ns
         said = Cell("?" if age is None else short_span(age), Tone.DIM if age is None or age <= STALE_NS else Tone.WARN)
         if self.asked:
-            return (*head, self._offset(clock, plain), radius, said if known else Cell("-"), Cell(remark, tone))
+            offset = "?"
+            if clock.ahead is not None and self._axis is not None:
+                offset = _signed(_rounded(clock.ahead.midpoint - self._axis.middle))
+            return (*head, Cell(offset, plain), radius, said if known else Cell("-"), Cell(remark, tone))
         widest = Cell("?" if clock.widest_ns is None else span_text(clock.widest_ns), Tone.DIM)
         return (*head, radius, said, _number(clock.epochs), widest, Cell(remark, tone))
 
@@ -185,12 +188,6 @@ class ClockRows:
         bar = self._axis.bar(interval, width)
         half = width // 2
         return f"{bar[:half]}│{bar[half + 1 :]}" if bar[half] == " " else bar
-
-    def _offset(self, clock: NodeClock, tone: Tone) -> Cell:
-        if clock.ahead is None or self._axis is None:
-            return Cell("?", tone)
-        offset = clock.ahead.midpoint - self._axis.middle
-        return Cell(_signed(_rounded(offset)), tone)
 
     def _standing(self, clock: NodeClock) -> tuple[str, Tone, str]:
         if clock.remark:

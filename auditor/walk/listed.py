@@ -286,7 +286,9 @@ class FrameJudge:
         rows = np.zeros(len(chosen), USE)
         rows["path"] = self._paths(uses, batch)[batch.file[frame]]
         rows["name"] = uses.names.all_of(witnesses.domains)[witnesses.domain[which]]
-        rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
+        told, rows["head"] = used_of(witnesses.batch[which], len(witnesses.batches))
+        heads = witnesses.head_names()  # of which only those of clean frames are told of
+        rows["head"] = uses.heads.all_of([heads[n] for n in told])[rows["head"]]
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
         rows["plain"], rows["proven"], rows["staying"], rows["accepted"] = True, True, True, batch.counts[frame]

@@ -7,12 +7,14 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.formats.closed import LockEntry
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, measure, pack, pieces
+from appliance.formats.witness import BatchHead
 from auditor.audit import audit
 from auditor.evidence import tree as load
 from auditor.evidence.signatures import Signatures
@@ -25,6 +27,7 @@ from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
 from tests.fault_injection.writer import Writer
 from tests.support.shares import examples, shares
+from timeagent.canonical import decode, encode
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -262,6 +265,19 @@ def test_damage_behind_a_good_checksum_ends_in_a_report(
     path.write_bytes(content[: piece.offset] + pack(piece.kind, bytes(payload)) + content[piece.end :])
     result = audit(Tree(root), signatures=SIGNATURES)
     assert list(text_lines(result))
+
+
+@pytest.mark.usefixtures("each_core")
+def test_forged_witness_before_good_ones_ends_in_a_report(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    head = decode(BatchHead, lease.signed.head)
+    forged = msgspec.structs.replace(lease.signed, head=encode(msgspec.structs.replace(head, previous=bytes(32))))
+    story.tree.advance(50 * MS)
+    path = story.writer.publish(story.grid, lease, change={"witnesses": (encode(forged),)})
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    assert "forged-witness" in judged(story.done())[path]
 
 
 @pytest.mark.parametrize("name", ["new\nline", "\x1b[31mred", "caf\udce9", "x" * 200])

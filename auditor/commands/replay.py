@@ -13,9 +13,8 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.timeline.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
-from auditor.timeline.report import SCHEMA, Delivered, json_fields, newest_delivered, text_lines
-from auditor.timeline.state import StateAt
-from auditor.timeline.timeline_reader import AuditedTree, Timeline, open_audited
+from auditor.timeline.report import SCHEMA, json_fields, newest_delivered, text_lines
+from auditor.timeline.timeline_reader import Timeline, open_audited
 from auditor.timeline.what_if import Changes, changes, judged_timeline
 from timeagent.console import Progress, argument, print_json, printable, say, say_all, together, whole_from
 from timeagent.errors import BadRequest
@@ -74,7 +73,11 @@ def _shown(
         raise BadRequest(
             "no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint="replay PATH lists them"
         )
-    delivered = _delivered(timeline, state, tree, arguments)
+    delivered = {
+        log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
+        for log in state.logs
+        if tree is not None
+    }
     if arguments.json:
         fields = json_fields(state, delivered, domain=arguments.domain)
         print_json(SCHEMA, fields | _changed_fields(lens, changed))
@@ -88,7 +91,12 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
     """Return the timeline: of a database, or of the tree as it was with its audit's findings, or through a lens."""
     root_key = pinned(arguments.root_key)
     if tree is None:
-        return _audited(arguments.db, root_key).timeline, None
+        audited = open_audited(arguments.db)
+        # A key is checked, not used: all was verified by the one that the audit had.
+        if root_key is not None and audited.audit.root_key != root_key:
+            what = f"the audit that made {arguments.db} went by another root key"
+            raise BadRequest("other-root-key", what, hint="audit the tree again, with --root-key and --db")
+        return audited.timeline, None
     if lens.any:
         with shown(Progress("replay")) as line:
             judged = partial(judged_timeline, tree, root_key=root_key, signatures=Signatures(), progress=line.show)
@@ -100,18 +108,6 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
         options = Options(jobs=0, index_file=arguments.db, timeline=True)
         audit(tree, root_key=root_key, options=options, progress=progress.show)
     return open_audited(arguments.db).timeline, None
-
-
-def _audited(path: Path, root_key: bytes | None) -> AuditedTree:
-    """Open a database without its tree. A key is checked, not used: all was verified by the one that the audit had."""
-    audited = open_audited(path)
-    if root_key is not None and audited.audit.root_key != root_key:
-        raise BadRequest(
-            "other-root-key",
-            f"the audit that made {path} went by another root key",
-            hint="audit the tree again, with --root-key and --db",
-        )
-    return audited
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -147,16 +143,6 @@ def _instant(text: str, timeline: Timeline) -> int:
     if text in ("start", "end"):
         return timeline.start_ns if text == "start" else timeline.end_ns
     return parse_instant(text)
-
-
-def _delivered(
-    timeline: Timeline, state: StateAt, tree: Tree | None, arguments: argparse.Namespace
-) -> dict[str, list[Delivered]]:
-    return {
-        log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
-        for log in state.logs
-        if tree is not None and arguments.newest > 0
-    }
 
 
 def _steps(arguments: argparse.Namespace, timeline: Timeline, changed: Changes | None) -> int:

@@ -316,12 +316,12 @@ class StoredEvents(Sequence[Event]):
         block, place = self._block(number // self._size), number % self._size
         event = block.events[place]
         if event is None:
-            leases = block.leases[block.leases["event"] == place]
-            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), leases)
+            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), block, place)
         return event
 
-    def _read(self, row: EventRow, leases: ColumnRows) -> Event:
+    def _read(self, row: EventRow, block: _Block, place: int) -> Event:
         if row.clock:
+            leases = block.leases[block.leases["event"] == place]
             file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
             return FrameWritten(
                 instant_ns=row.instant,

@@ -408,7 +408,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (store_module, "EventStore._span", "np.maximum", "np.minimum"),
     (store_module, "EventStore._span", "at[firsts]", "at"),
     (store_module, "EventStore._write_blocks", "at % BLOCK_EVENTS", "at"),
-    (store_module, "StoredEvents.__getitem__", "block.leases['event'] == place", "block.leases['event'] >= place"),
+    (store_module, "StoredEvents._read", "block.leases['event'] == place", "block.leases['event'] >= place"),
     (store_module, "EventStore.cut", "at - np.array(cuts)[which]", "at"),
     (keeping_module, "TimelineWriter._part", "event.rank < self._named.setdefault(name, event).rank", "False"),
     (keeping_module, "TimelineWriter._by_entry", "not in gone", "in gone"),

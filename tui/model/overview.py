@@ -166,6 +166,25 @@ def numbers_words(state: ClusterState) -> str:
     return " · ".join(parts)
 
 
+REASONS_SHOWN: Final = 5
+"""``--once`` prints them all, and `status`, each with its way out."""
+
+
+def health_lines(state: ClusterState) -> Iterator[tuple[Cell, ...]]:
+    """Yield whether it is healthy: symbol, word, numbers; then the reasons, and what to do about the worst."""
+    checks = health(state)
+    head, wrong = level_cell(checks), not_well(checks)
+    yield head, Cell(f"  {numbers_words(state)}")
+    if wrong:
+        first, *rest = [check.words for check in wrong[:REASONS_SHOWN]]
+        if len(wrong) > REASONS_SHOWN:
+            rest.append(f"and {len(wrong) - REASONS_SHOWN} more")
+        yield (Cell(first, head.tone),)
+        yield (Cell(f"→ {wrong[0].way_out}"),)  # before what may find no room
+        if rest:
+            yield (Cell(" · ".join(rest)),)
+
+
 def leases_count(state: ClusterState) -> str:
     """Return how many leases there are; of shards without an answer that is not known, and it says so."""
     known = len(state.leases)

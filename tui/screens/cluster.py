@@ -15,12 +15,12 @@ from ..app import LEASE_LEGEND, TopScreen
 from ..model import clocks, tables
 from ..model import state as model
 from ..model.clocks import AXIS_COLUMN, CLOCK_LEGEND, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockHistory, ClockRows
-from ..model.overview import leases_count, leases_title, not_known, nothing_words, time_line
+from ..model.overview import health_lines, leases_count, leases_title, not_known, nothing_words, time_line
 from ..model.state import BagCell, Cell, ClockSubject, ClusterState, DomainSubject, LeaseRow, Subject, Tone
 from ..model.tables import LEASE_COLUMNS, LEASE_OPTIONS, LEASES, MANY_LEASE_COLUMNS, NODE_COLUMNS, Field, cells_of
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
-from ..widgets.lines import HealthLine, WordsLine
+from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 
@@ -168,10 +168,10 @@ class OverviewScreen(LeaseScreen):
     AUTO_FOCUS = "#leases"
 
     def parts(self) -> Iterable[Widget]:
-        return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), WordsLine(id="clock", title="Time")
+        return WordsLine(id="health"), NodeTable(), LeaseTable(), BagStrip(), WordsLine(id="clock", title="Time")
 
     def draw(self, state: ClusterState) -> None:
-        self.query_one(HealthLine).show(state)
+        self.query_one("#health", WordsLine).say_lines(health_lines(state))
         self.query_one(NodeTable).show(state)
         self.table.show(state, self.options)
         self.query_one(BagStrip).show(state)

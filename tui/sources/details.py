@@ -165,7 +165,7 @@ class FrameLines(Sequence[DetailLine]):
         return words(f"{number:>5}  {moment(instant)}  {end - begin:>6} B  {text}")
 
 
-class Teller:
+class SubjectTeller:
     """What a source tells of a subject, of each kind in lines of its own. For one question."""
 
     domain: Callable[[str], Iterator[DetailLine]]
@@ -209,7 +209,7 @@ LEDGERS_READ: Final = 2
 CHAIN_SHOWN: Final = 500
 
 
-class LiveTeller(Teller):
+class LiveTeller(SubjectTeller):
     """Touches the mount for bags, witnesses and bytes."""
 
     def __init__(self, state: ClusterState, answer: MountAnswer | None) -> None:

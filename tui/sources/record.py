@@ -37,7 +37,7 @@ from ..feed import AskedQuestion
 from ..model import state as model
 from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, Tone
 from ..model.words import fence_text, moment
-from .details import BLANK, LEASES_SHOWN, Teller, domain_rows, fact, heading, words
+from .details import BLANK, LEASES_SHOWN, SubjectTeller, domain_rows, fact, heading, words
 
 BAR_CELLS: Final = 20
 CELLS_MAX: Final = 100_000
@@ -321,7 +321,7 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
         yield words(text, each.where, Tone.BAD if void else Tone.DIM)
 
 
-class RecordTeller(Teller):
+class RecordTeller(SubjectTeller):
     """Tells what was known at an instant, which the state is of.
 
     Reads the tree where bytes are asked for; goes over all events of what it is about.

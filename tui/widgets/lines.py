@@ -23,9 +23,7 @@ from textual.theme import Theme
 from textual.widget import Widget
 from textual.widgets import Input
 
-from appliance.doctor.health import not_well
-
-from ..model.overview import badge_words, health, level_cell, numbers_words, time_words
+from ..model.overview import badge_words, health, level_cell, time_words
 from ..model.state import Cell, ClusterState, Tone
 from ..model.tables import ELLIPSIS, cells_of, head_of, tail_of, width_of, wrapped_ranges
 
@@ -251,8 +249,6 @@ PATH_WIDTH_MIN: Final = 12
 
 
 WRITE: Final = "WRITE"
-REASONS_SHOWN: Final = 5
-"""``--once`` prints them all, and `status`, each with its way out."""
 
 
 class TitleBar(WordsLine):
@@ -316,26 +312,6 @@ class TabLine(WordsLine):
         place = bisect_right(self._ends, event.x - self.gutter.left)
         if place < len(self._entries):
             await self.app.run_action(f"go('{self._entries[place][1]}')")
-
-
-class HealthLine(WordsLine):
-    """Is it healthy: symbol, word, numbers; then the reasons, and what to do about the worst."""
-
-    def __init__(self) -> None:
-        super().__init__(id="health")
-
-    def show(self, state: ClusterState) -> None:
-        checks = health(state)
-        head = level_cell(checks)
-        lines: list[list[Words]] = [[head, "  ", numbers_words(state)]]
-        wrong = not_well(checks)
-        if wrong:
-            first, *rest = [check.words for check in wrong[:REASONS_SHOWN]]
-            if len(wrong) > REASONS_SHOWN:
-                rest.append(f"and {len(wrong) - REASONS_SHOWN} more")
-            lines += [[Cell(first, head.tone)], [f"→ {wrong[0].way_out}"]]  # before what may find no room
-            lines += [[" · ".join(rest)]] if rest else []
-        self.say_lines(lines)
 
 
 FIRST: Final = ("help", "quit")

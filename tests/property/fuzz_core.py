@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ def probe(native: NativeCore, seen: dict[str, tuple[Any, ...]], chance: random.R
     if name == "answered":  # what an honest shard draws, writes and counts is not touched
         _, _, past, hints, _, _, _ = arguments[2]
         arguments[2] = (nothing, nothing, past, hints, chance.randbytes, nothing, nothing)
-        arguments[3] = tuple(each.copy() if isinstance(each, dict | list) else each for each in arguments[3])
+        arguments[:] = own_places(arguments)
     function: Callable[..., object] = getattr(native, name)
     function(*arguments)
     if chance.random() < 0.9:
@@ -155,6 +155,13 @@ def probe(native: NativeCore, seen: dict[str, tuple[Any, ...]], chance: random.R
         function(*arguments)
     except Exception:  # noqa: BLE001 - it may refuse in whatever words
         return
+
+
+def own_places(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments of ``answered`` with places that no other call changes: made again, it does the same."""
+    kinds, words, ports, places, numbers, requests = arguments
+    copies = tuple(each.copy() if isinstance(each, dict | list) else each for each in places)
+    return kinds, words, ports, copies, numbers, requests
 
 
 class Recording:
@@ -169,7 +176,7 @@ class Recording:
         function = getattr(self._native, name)
 
         def called(*arguments: object) -> object:
-            self._seen[name] = arguments
+            self._seen[name] = own_places(arguments) if name == "answered" else arguments
             return function(*arguments)
 
         return called if name in ("answered", "replies") else function

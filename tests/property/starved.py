@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from appliance.formats.framing import Kind, pack
-from tests.property.fuzz_core import nothing
+from tests.property.fuzz_core import nothing, own_places
 from tests.property.fuzz_read import a_frame
 from tests.property.test_core_fuzz import honest_calls
 from timeagent import core
@@ -27,12 +27,12 @@ def calls(native: NativeCore) -> Iterator[tuple[Callable[..., object], Callable[
     """Yield functions with what makes honest arguments for them, new ones each time."""
 
     def of_turn(seen: tuple[Any, ...]) -> tuple[Any, ...]:
-        kinds, words, ports, places, numbers, requests = seen
+        kinds, words, ports, places, numbers, requests = own_places(seen)
         ports = (nothing, nothing, ports[2], ports[3], random.Random(1).randbytes, nothing, nothing)
-        copies = tuple(each.copy() if isinstance(each, dict | list) else each for each in places)
-        return kinds, words, ports, copies, numbers, requests
+        return kinds, words, ports, places, numbers, requests
 
     for seen in honest_calls(native):
+        assert None not in native.answered(*of_turn(seen["answered"])), "made again, a request is plain still"
         yield native.answered, partial(of_turn, seen["answered"])
         yield native.replies, partial(tuple, seen["replies"])
         yield native.tree, partial(tuple, [seen["replies"][3]])

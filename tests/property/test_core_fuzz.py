@@ -14,7 +14,7 @@ import pytest
 
 from appliance.lease.wire import Reply
 from release.core import SANITIZERS
-from tests.property.fuzz_core import Recording, fuzz, nothing
+from tests.property.fuzz_core import Recording, fuzz, nothing, own_places
 from tests.property.test_lease_plain import Sides
 from tests.support.native import altered, loaded, made
 from tests.support.shards import TERM, acquire, opened, relinquish
@@ -104,17 +104,16 @@ def grown(native: NativeCore) -> int:
         for seen in calls:
             kinds, words, ports, places, numbers, requests = seen["answered"]
             ports = (nothing, nothing, ports[2], ports[3], random.Random(1).randbytes, nothing, nothing)
-            copies = tuple(each.copy() if isinstance(each, dict | list) else each for each in places)
             for name, arguments in (
-                ("answered", (kinds, words, ports, copies, numbers, requests)),
+                ("answered", (kinds, words, ports, places, numbers, requests)),
                 ("replies", seen["replies"]),
                 ("tree", (list(seen["replies"][3]),)),
             ):
                 function = getattr(native, name)
-                function(*arguments)
-                for at in range(len(arguments)):
-                    with contextlib.suppress(Exception):
-                        function(*arguments[:at], None, *arguments[at + 1 :])
+                for at in range(len(arguments) + 1):  # at last as it was
+                    own = own_places(arguments) if name == "answered" else arguments
+                    with contextlib.suppress(*[Exception] * (at < len(arguments))):
+                        function(*[None if n == at else each for n, each in enumerate(own)])
 
     again()
     tracemalloc.start()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from release.core import REPOSITORY
 from tests.property import test_lease_plain as plain_tests
 from tests.support.native import altered, loaded, made
 from timeagent.core import NativeCore
@@ -17,7 +18,10 @@ MUTANTS = {
     "given back with messages": (SAYING_MORE, "{WATERMARK_TIME, CHAIN_HEAD, ABANDONED, ABANDONED}"),
     "given back although abandoned": (SAYING_MORE, "{WATERMARK_TIME, CHAIN_HEAD, MESSAGES, MESSAGES}"),
     "given back above the floor": ("PyObject_RichCompareBool(watermark, floor, Py_EQ)", "1"),
-    "given back although it is asked for": ("(found = PySequence_Contains(turn->places[RECALLED], name)) != 0", "0"),
+    "nobody is told that what was asked for is back": (
+        "(found = PySequence_Contains(turn->places[RECALLED], name)) > 0",
+        "0",
+    ),
     "an end is not counted": ("turn->leases--;", ""),
     "an end or a grant is not taken back": ("(!noted && PyDict_SetItem(", "(0 && PyDict_SetItem("),
     "granted in another mode": ("mode != turn->kinds[EXCLUSIVE] || ", ""),
@@ -51,6 +55,11 @@ MUTANTS = {
 def the_same(native: NativeCore) -> None:
     for seed in range(60):
         plain_tests.both(plain_tests.history(seed, 40), native)
+
+
+def test_each_mutant_can_be_planted() -> None:
+    source = (REPOSITORY / "native" / TURN).read_text(encoding="utf-8")
+    assert [name for name, (old, _) in MUTANTS.items() if source.count(old) != 1] == []
 
 
 @pytest.mark.verify

@@ -21,9 +21,9 @@ from typing import Final
 import msgspec
 
 from appliance.formats.paths import LOGS, Grid, Rack
+from auditor.rules import domains
 from timeagent.errors import Environment
 
-from .columns import domains
 from .columns.index import (
     INDEX_ERRORS,
     PART_RANKS,
@@ -37,10 +37,25 @@ from .columns.index import (
     write_index,
 )
 from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
+from .columns.parts import (
+    WHOLE,
+    EvidenceSource,
+    Narrowing,
+    Part,
+    PartMaker,
+    Unit,
+    check_asked,
+    decode_part,
+    default_jobs,
+    encode_part,
+    in_order,
+    later,
+)
+from .evidence.finding import Evidence, Finding, found
+from .evidence.finding import in_order as once_each
 from .evidence.records import ClusterRecords, judge_strangers, known_until, load_records, missing_trust
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
-from .report.result import Audit, Summary, with_findings
 from .rules.bags import SealOrder
 from .rules.chains import (
     check_ceilings,
@@ -52,10 +67,7 @@ from .rules.chains import (
     counting,
     followed,
 )
-from .rules.clocks import name_clocks
 from .rules.endings import SessionNote, check_sessions, notes_of
-from .rules.finding import Evidence, Finding, found
-from .rules.finding import in_order as once_each
 from .rules.history import (
     Closings,
     ClusterFacts,
@@ -71,8 +83,9 @@ from .rules.history import (
 )
 from .rules.leases import check_domain
 from .rules.records import Policies
+from .rules.result import Audit, Summary, with_findings
 from .rules.sequences import check_sequences
-from .timeline.facts import Facts
+from .timeline.clocks import name_clocks
 from .timeline.timeline_reader import Timeline
 from .timeline.timeline_writer import (
     FIRST_RANK,
@@ -84,20 +97,7 @@ from .timeline.timeline_writer import (
 )
 from .timeline.what_if import read_one_by_one
 from .walk.bags import BagWalk, check_foreign
-from .walk.parts import (
-    WHOLE,
-    EvidenceSource,
-    Narrowing,
-    Part,
-    PartMaker,
-    Unit,
-    check_asked,
-    decode_part,
-    default_jobs,
-    encode_part,
-    in_order,
-    later,
-)
+from .walk.facts import Facts
 from .walk.shards import ShardWalk
 
 

@@ -27,13 +27,13 @@ from appliance.formats.framing import (
 )
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
+from auditor.evidence.finding import Evidence, breaks
 from auditor.evidence.signatures import FrameReader
-from auditor.rules.finding import Evidence, breaks
-from auditor.timeline.events import FRAME, ClockReading, FrameColumns, FrameFile
 from timeagent import core
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
 
+from .events import FRAME, ClockReading, FrameColumns, FrameFile
 from .layout import NUMBER_MAX, Column, Flags, NotPlain, bytes_of, numbers, small, time_columns, used_of
 from .records import Shapes
 from .witnesses import Witnesses

@@ -26,10 +26,10 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
+from ..evidence.finding import Evidence, Verdict
 from ..evidence.tree import LedgerFile, Tree
-from ..rules.finding import Evidence, Verdict
-from ..walk.parts import HeadRow, Part, Unit, decode_part
 from .layout import ENTRIES, FRAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool, names_in
+from .parts import HeadRow, Part, Unit, decode_part
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""

@@ -30,6 +30,8 @@ type Column = NDArray[np.int64]
 type Flags = NDArray[np.bool_]
 type HeadName = tuple[bytes, int, bytes]
 """Incarnation, sequence and digest of a batch head."""
+type ShardName = tuple[int, int]
+"""Map number and shard."""
 
 BUCKETS: Final = 16
 NUMBER_MAX: Final = 3 * 10**18

@@ -26,8 +26,8 @@ from appliance.formats.witness import (
     Witness,
     WitnessKind,
 )
+from auditor.evidence.finding import breaks
 from auditor.evidence.signatures import FrameReader, KnownHead
-from auditor.rules.finding import breaks
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged

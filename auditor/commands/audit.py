@@ -24,7 +24,7 @@ from auditor.report.formats import (
     sarif_fields,
     text_lines,
 )
-from auditor.report.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
+from auditor.rules.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
 from timeagent.console import Progress, argument, note, print_json, say, say_all, together
 from timeagent.errors import BadRequest
 
@@ -173,7 +173,7 @@ def run_export(arguments: argparse.Namespace) -> int:
             hint="tenure audit export PATH --parquet DIR",
         )
     (arguments.path,) = arguments.reports
-    from auditor.report.export import export
+    from .export import export
 
     with closing(read_archive_of(arguments).timeline) as timeline:
         rows = export(timeline, arguments.parquet)

@@ -9,14 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from auditor.evidence.finding import Finding
 from auditor.explain.archive import Archive
 from auditor.explain.bundle import make_bundle
 from auditor.explain.context import context_fields, context_of
 from auditor.explain.lineage import lineage, lineage_lines
 from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines
-from auditor.report.result import Audit, by_id, exit_status
-from auditor.rules.finding import Finding
+from auditor.rules.result import Audit, by_id, exit_status
 from timeagent.console import argument, counted, note, one_of, print_json, printable, say, say_all, together
 from timeagent.errors import BadRequest
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
+from auditor.columns.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.timeline.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.timeline.report import SCHEMA, json_fields, newest_delivered, text_lines
 from auditor.timeline.timeline_reader import Timeline, open_audited
 from auditor.timeline.what_if import Changes, changes, judged_timeline

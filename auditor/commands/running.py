@@ -12,14 +12,14 @@ from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.report.result import Audit
+from auditor.rules.result import Audit
 from timeagent.clock import SystemClock
 from timeagent.console import Argument, Progress, argument, together
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, SECOND, parse_instant, rfc3339
 
-from ..walk.parts import JOBS_MAX, Narrowing
+from ..columns.parts import JOBS_MAX, Narrowing
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive

@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from ..audit import audit
+from ..evidence.finding import RULES
 from ..evidence.signatures import Signatures
 from ..evidence.tree import Tree
 from ..report.comparing import compared
-from ..rules.finding import RULES
 
 PACKED: Final = Path(__file__).with_name("selftest.tar.xz")
 SCHEMA = "tenure.selftest"

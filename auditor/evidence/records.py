@@ -27,14 +27,13 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import CONTEXTS, Stamped, open_signed
 from appliance.formats.witness import open_block
-from auditor.rules.finding import Evidence, Finding, found
-from auditor.rules.records import check_trust
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, TenureError
-from timeagent.keys import Verifier
+from timeagent.keys import Verifier, fingerprint
 from timeagent.trust import KeyEntry, Keyring, TrustRecord
-from timeagent.units import INSTANT_MAX, Instant
+from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
+from .finding import Evidence, Finding, found
 from .signatures import PartialKeyring, Signatures
 from .tree import Tree
 
@@ -213,6 +212,73 @@ def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -
             records.doubt_keys()
     findings += [*_nothing_there(records), *_holes(records), *check_trust(row)]
     return records, findings
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a record said of a key."""
+
+    entry: KeyEntry
+    number: int
+    where: Evidence
+
+
+def check_trust(records: Iterable[tuple[TrustRecord, Evidence]]) -> Iterator[Finding]:
+    """key-moved and revocation-undone. ``records``: those that hold, in order of number; some may be missing.
+
+    Of a key that a record leaves out, what the last one before it said is compared with the next that has it.
+    """
+    named: dict[bytes, _Said] = {}
+    revoked: dict[bytes, _Said] = {}
+    for record, where in records:
+        for entry in record.keys:
+            now = _Said(entry, record.number, where)
+            before = named.get(entry.public)
+            if before is not None and (before.entry.node, before.entry.purpose) != (entry.node, entry.purpose):
+                yield _moved(before, now)
+            named[entry.public] = now
+            ended = revoked.get(entry.public)
+            if ended is not None and _later(entry.revoked_from_ns, ended.entry.revoked_from_ns):
+                yield _undone(ended, now)
+            if entry.revoked_from_ns is None:
+                revoked.pop(entry.public, None)  # told once, and not of every record from here on
+            else:
+                revoked[entry.public] = now
+
+
+def _later(now: int | None, before: int | None) -> bool:
+    """Whether a key is revoked from a later instant than before, or not at all any more."""
+    return before is not None and (now is None or now > before)
+
+
+def _moved(before: _Said, now: _Said) -> Finding:
+    old, new = before.entry, now.entry
+    name = f"key {fingerprint(new.public)}"
+    reason = (
+        f"trust record {before.number} has {name} as the {old.purpose} key of {old.node}, record {now.number} as the "
+        f"{new.purpose} key of {new.node}"
+    )
+    to = "another node" if old.node != new.node else "another purpose"
+    title = f"a later trust record gives a key to {to}"
+    return found("key-moved", f"{now.where.path}, {name}", reason, [before.where, now.where], title=title)
+
+
+def _undone(before: _Said, now: _Said) -> Finding:
+    old, new = before.entry.revoked_from_ns, now.entry.revoked_from_ns
+    assert old is not None
+    name = f"key {fingerprint(now.entry.public)}"
+    word = "does not revoke it" if new is None else f"revokes it from {rfc3339(new)}"
+    reason = (
+        f"trust record {before.number} revokes {name} of {before.entry.node} from {rfc3339(old)}, record {now.number} "
+        f"{word}"
+    )
+    times = {f"revoked by record {before.number}": old}
+    if new is not None:
+        times[f"revoked by record {now.number}"] = new
+    title = f"a later trust record {'takes a revocation back' if new is None else 'puts a revocation off'}"
+    return found(
+        "revocation-undone", f"{now.where.path}, {name}", reason, [before.where, now.where], times, title=title
+    )
 
 
 def _marker(tree: Tree, findings: list[Finding]) -> Marker | None:

@@ -9,13 +9,14 @@ from typing import Final
 from appliance.formats.framing import Frame, Piece, open_frame, pieces
 from appliance.formats.merkle import KnownPaths
 from appliance.formats.witness import HEAD_CONTEXT, BatchHead, Half, SessionWitness, SignedWitness, Witness, head_digest
-from auditor.rules.finding import Evidence
 from timeagent.canonical import decode, digest
 from timeagent.errors import Damaged, NotTrusted
 from timeagent.keys import Purpose, Verifier
 from timeagent.signedtime import NONCE_CONTEXT, PAGE_CONTEXT, SignedTime, TimeFlags
 from timeagent.trust import Keyring
 from timeagent.units import Instant
+
+from .finding import Evidence
 
 ANSWERS_MAX: Final = 200_000
 """A bound on memory: about 60 MB."""

@@ -21,12 +21,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from auditor.columns.events import AS_IT_WAS, NAME_THE_COPY, NEEDS_TREE, LogBorn, WhatIf
+from auditor.evidence.finding import Finding
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import FrameReader, Signatures
 from auditor.evidence.tree import Tree
-from auditor.report.result import Audit
-from auditor.rules.finding import Finding
-from auditor.timeline.events import AS_IT_WAS, NAME_THE_COPY, NEEDS_TREE, LogBorn, WhatIf
+from auditor.rules.result import Audit
 from auditor.timeline.timeline_reader import Timeline
 from timeagent import errors
 from timeagent.errors import BadRequest, TenureError

@@ -20,11 +20,11 @@ from typing import IO, Any, Final
 
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL, STORE
 from auditor.audit import audit
+from auditor.columns.events import CeilingLinked, LeaseEnded, LeaseTold
+from auditor.evidence.finding import Finding
 from auditor.evidence.opening import TarTree
 from auditor.evidence.tree import Tree, name_of
-from auditor.report.result import Audit
-from auditor.rules.finding import Finding
-from auditor.timeline.events import CeilingLinked, LeaseEnded, LeaseTold
+from auditor.rules.result import Audit
 from timeagent.console import printable
 from timeagent.errors import Damaged
 

@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
-from auditor.rules.finding import Finding
-from auditor.rules.history import GIVEN_BACK
-from auditor.timeline.events import (
+from auditor.columns.events import (
     BagClosed,
     CeilingLinked,
     ClockReading,
@@ -31,6 +29,8 @@ from auditor.timeline.events import (
     event_fields,
     leases_of,
 )
+from auditor.evidence.finding import Finding
+from auditor.rules.history import GIVEN_BACK
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import bound_fields, instant_fields, printable

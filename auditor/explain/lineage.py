@@ -20,15 +20,7 @@ from appliance.formats.paths import LOCK
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import Stamped, open_signed
 from appliance.formats.witness import BatchHead, open_block
-from auditor.evidence.signatures import FrameEvidence, HeldWitness
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
-from auditor.rules.bags import file_checks, in_list, same_lock
-from auditor.rules.endings import ending_checks
-from auditor.rules.finding import Check, Evidence, Finding, asked, clock, own_words
-from auditor.rules.grants import Before, follow_checks
-from auditor.rules.leases import statement_checks
-from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
-from auditor.timeline.events import (
+from auditor.columns.events import (
     BagClosed,
     CeilingLinked,
     ClockReading,
@@ -38,6 +30,14 @@ from auditor.timeline.events import (
     SessionOver,
     leases_of,
 )
+from auditor.evidence.finding import Check, Evidence, Finding, asked, clock, own_words
+from auditor.evidence.signatures import FrameEvidence, HeldWitness
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from auditor.rules.bags import file_checks, in_list, same_lock
+from auditor.rules.endings import ending_checks
+from auditor.rules.grants import Before, follow_checks
+from auditor.rules.leases import statement_checks
+from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
 from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.keys import key_id

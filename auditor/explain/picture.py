@@ -11,8 +11,8 @@ import textwrap
 from typing import Final
 from xml.sax.saxutils import escape
 
-from auditor.rules.finding import Finding, NamedInterval
-from auditor.timeline.events import BagClosed, ClockReading, FrameWritten
+from auditor.columns.events import BagClosed, ClockReading, FrameWritten
+from auditor.evidence.finding import Finding, NamedInterval
 from timeagent.console import printable
 from timeagent.units import MS, SECOND, Instant, rfc3339, span_text
 

@@ -25,10 +25,10 @@ from appliance.formats.witness import (
     Witness,
     open_block,
 )
+from auditor.columns.events import event_words
+from auditor.evidence.finding import Evidence, Finding
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, Tree
 from auditor.report.formats import finding_lines, time_line
-from auditor.rules.finding import Evidence, Finding
-from auditor.timeline.events import event_words
 from timeagent.canonical import decode
 from timeagent.console import printable
 from timeagent.errors import Damaged

@@ -18,15 +18,15 @@ from appliance.formats.chains import open_ceiling
 from appliance.formats.closed import PACK, open_lock, open_seal
 from appliance.formats.framing import Piece
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE, TMP, parse_data_name
+from auditor.evidence.finding import Evidence, Finding, Times, found, in_order
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
-from auditor.rules.finding import Evidence, Finding, Times, found, in_order
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
+from ..rules.result import Audit, with_findings
 from .formats import SCHEMA
-from .result import Audit, with_findings
 
 CHUNK_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 5

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
+from auditor.evidence.finding import RULES, Evidence, Finding, NamedInterval, Severity, Verdict
 from auditor.evidence.opening import where_words
-from auditor.rules.finding import RULES, Evidence, Finding, NamedInterval, Severity, Verdict
 from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
-from .result import Audit, Summary
+from ..rules.result import Audit, Summary
 
 SCHEMA = "tenure.audit"
 VERSION = 1

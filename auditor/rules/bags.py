@@ -34,7 +34,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
-from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
+from ..evidence.finding import Check, Evidence, Finding, Times, Verdict, asked, found
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"

@@ -11,13 +11,14 @@ from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.formats.witness import NO_HEAD, BatchHead, Half
+from auditor.columns.layout import ShardName
 from auditor.evidence.records import ClusterRecords
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import SECOND, rfc3339
 
-from ..walk.parts import LedgersSeen
-from .finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen
-from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun, shard_of
+from ..columns.parts import LedgersSeen
+from ..evidence.finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen
+from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardRun, shard_of
 from .records import Policies
 
 

@@ -19,7 +19,7 @@ from timeagent.signedtime import SignedTime, r1_range, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
 from ..columns.index import Coverage
-from .finding import Check, Evidence, Finding, Times, Verdict, asked, found
+from ..evidence.finding import Check, Evidence, Finding, Times, Verdict, asked, found
 from .history import (
     GIVEN_BACK,
     ClusterFacts,

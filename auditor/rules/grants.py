@@ -19,8 +19,8 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
 from ..columns.index import Use
+from ..evidence.finding import Check, Finding, Times, asked, compared, found, phrase
 from .endings import is_broken_early
-from .finding import Check, Finding, Times, asked, compared, found, phrase
 from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told, shard_of
 
 

@@ -27,12 +27,12 @@ from appliance.formats.witness import (
     WitnessKind,
     decode_entry,
 )
-from auditor.columns.layout import HeadName, bucket_of
+from auditor.columns.layout import HeadName, ShardName, bucket_of
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 from ..columns.index import Coverage, DomainRows, Index, Use
-from .finding import Evidence
+from ..evidence.finding import Evidence
 from .records import Policies
 
 RECORDS_KEPT: Final = 64
@@ -40,9 +40,6 @@ RECORDS_KEPT: Final = 64
 
 SHARDS: Final = "shards/"
 """Where the chains are; ledgers have copies of their records."""
-
-type ShardName = tuple[int, int]
-"""Map number and shard."""
 
 
 @dataclass(frozen=True, slots=True)

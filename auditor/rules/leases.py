@@ -16,9 +16,7 @@ from appliance.formats.witness import BatchHead, Witness, WitnessKind
 from timeagent.units import bound_text, rfc3339, span_text
 
 from ..columns.index import Use
-from .chains import granted_under
-from .endings import check_ending, check_reach, expiry_fell
-from .finding import (
+from ..evidence.finding import (
     Bounds,
     Check,
     Evidence,
@@ -30,6 +28,8 @@ from .finding import (
     latest_expiry_ns,
     not_fallen,
 )
+from .chains import granted_under
+from .endings import check_ending, check_reach, expiry_fell
 from .grants import check_grants, check_moved
 from .history import (
     GIVEN_BACK,

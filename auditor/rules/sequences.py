@@ -15,7 +15,7 @@ from auditor.columns.layout import NOTHING, Column, RowBucket, Rows
 from timeagent.units import Instant, rfc3339
 
 from ..columns.index import Coverage
-from .finding import Evidence, Finding, found
+from ..evidence.finding import Evidence, Finding, found
 
 
 def check_sequences(frames: RowBucket, coverage: Coverage) -> Iterator[Finding]:

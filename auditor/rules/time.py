@@ -19,7 +19,7 @@ from auditor.evidence.signatures import FrameEvidence, HeldSession, HeldWitness
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, rfc3339, span_text
 
-from .finding import (
+from ..evidence.finding import (
     Check,
     Finding,
     Times,

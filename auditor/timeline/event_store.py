@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from appliance.formats.witness import Ended, Witness
 from auditor.columns.layout import Numbering
 from auditor.columns.layout import Rows as ColumnRows
-from auditor.rules.finding import Evidence
+from auditor.evidence.finding import Evidence
 from timeagent.units import Instant
 
+from ..columns.events import KINDS, ClockReading, Event, FrameFile, FrameWritten, StatedBatch
 from ..columns.index import Database
-from .events import KINDS, ClockReading, Event, FrameFile, FrameWritten, StatedBatch
 
 type Numbers = NDArray[np.int64]
 

@@ -15,12 +15,10 @@ from msgspec.structs import replace
 
 from appliance.formats.chains import CeilingKind
 from appliance.formats.witness import WitnessKind
-from auditor.rules.history import ShardName
+from auditor.columns.layout import ShardName
 from timeagent.units import Instant
 
-from ..columns.index import Database
-from ..walk.parts import Value
-from .events import (
+from ..columns.events import (
     BagClosed,
     CeilingLinked,
     ClockReading,
@@ -35,6 +33,8 @@ from .events import (
     SessionOver,
     SessionTold,
 )
+from ..columns.index import Database
+from ..columns.parts import Value
 from .state import (
     BagLayer,
     BagState,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from appliance.formats.framing import Piece, open_frame, piece_at
+from auditor.evidence.finding import Evidence
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Evidence
 from timeagent.console import bound_fields, counted, instant_fields, printable
 from timeagent.errors import Damaged
 from timeagent.units import SECOND, Instant, rfc3339, span_text
 
-from .events import FrameWritten, clock
+from ..columns.events import FrameWritten, clock
 from .state import BagState, LeaseState, ShardState, StateAt
 from .timeline_reader import Timeline
 

@@ -17,12 +17,12 @@ from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
 from auditor.columns.index import Database
-from auditor.rules.finding import Finding
-from auditor.rules.history import ShardName
-from auditor.walk.parts import Value
+from auditor.columns.layout import ShardName
+from auditor.columns.parts import Value
+from auditor.evidence.finding import Finding
 from timeagent.units import Instant, Span
 
-from .events import BagClosed, CeilingLinked, ClockReading, LeaseTold, LogBorn
+from ..columns.events import BagClosed, CeilingLinked, ClockReading, LeaseTold, LogBorn
 
 
 class LeasePhase(StrEnum):

@@ -22,16 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
-from auditor.report.result import Audit
-from auditor.rules.finding import Evidence, Finding
-from auditor.rules.history import ShardName
+from auditor.columns.layout import ShardName
+from auditor.evidence.finding import Evidence, Finding
+from auditor.rules.result import Audit
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
-from ..columns.index import INDEX_ERRORS, Database, open_index
-from .event_store import Posting, StoredEvents, session_key
-from .events import (
+from ..columns.events import (
     BagClosed,
     CeilingLinked,
     Event,
@@ -42,6 +40,8 @@ from .events import (
     about_log,
     ceiling_name,
 )
+from ..columns.index import INDEX_ERRORS, Database, open_index
+from .event_store import Posting, StoredEvents, session_key
 from .fold import Working
 from .state import StateAt
 

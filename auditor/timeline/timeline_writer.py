@@ -22,16 +22,13 @@ from numpy.typing import NDArray
 from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.columns.layout import ENDED, ENTRIES, OTHER, USES, RowBucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
+from auditor.evidence.finding import Evidence, Finding
 from auditor.evidence.records import ClusterRecords
-from auditor.report.result import Audit
-from auditor.rules.finding import Evidence, Finding
+from auditor.rules.result import Audit
 from timeagent.canonical import decode, encode
 from timeagent.units import INSTANT_MAX, Instant
 
-from ..columns.index import Database, Index
-from .event_store import EVENT, ORDER, WHOLE, EventStore, Posting, StoredEvents, beginnings, session_key
-from .event_store import SCHEMA as EVENTS
-from .events import (
+from ..columns.events import (
     KINDS,
     RANKS,
     BagClosed,
@@ -49,7 +46,10 @@ from .events import (
     leases_of,
     statement_name,
 )
-from .facts import Gathering, Mark
+from ..columns.index import Database, Index
+from ..walk.facts import Gathering, Mark
+from .event_store import EVENT, ORDER, WHOLE, EventStore, Posting, StoredEvents, beginnings, session_key
+from .event_store import SCHEMA as EVENTS
 from .state import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 

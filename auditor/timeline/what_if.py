@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from auditor.evidence.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.rules.chains import check_heads, counting, followed
-from auditor.rules.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
 from auditor.rules.history import (
     ClusterFacts,
     ceiling_chains,
@@ -29,12 +29,12 @@ from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.units import rfc3339
 
+from ..columns.events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
 from ..columns.index import Coverage, Index, Use, temporary_database
+from ..columns.parts import EvidenceSource, LedgersSeen, Part, PartMaker
 from ..walk.bags import BagWalk
-from ..walk.parts import EvidenceSource, LedgersSeen, Part, PartMaker
+from ..walk.facts import Facts, Gathering, JudgedFrame
 from ..walk.shards import ShardWalk
-from .events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
-from .facts import Facts, Gathering, JudgedFrame
 from .timeline_reader import Timeline
 from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
 

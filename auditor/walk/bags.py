@@ -33,6 +33,8 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
 from ..columns.frames import BagRules, JudgedFile, cut
+from ..columns.parts import EvidenceSource, PartMaker
+from ..evidence.finding import Evidence, Finding
 from ..evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
 from ..evidence.tree import (
     OF_A_RACK,
@@ -45,11 +47,9 @@ from ..evidence.tree import (
 )
 from ..rules import bags as bag_rules
 from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
-from ..rules.finding import Evidence, Finding
 from ..rules.records import Policies, signed_by, stamp_findings
-from ..timeline.facts import Facts
+from .facts import Facts
 from .listed import FrameJudge
-from .parts import EvidenceSource, PartMaker
 
 
 class BagWalk:

@@ -20,18 +20,18 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from ..columns import frames, layout
+from ..columns.events import FrameColumns
 from ..columns.frames import FrameBatch, FrameTokens, JudgedFile
 from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
+from ..columns.parts import EvidenceSource, PartMaker
 from ..columns.records import Shapes
 from ..columns.witnesses import Witnesses
+from ..evidence.finding import Evidence
 from ..evidence.records import Stranger
 from ..evidence.signatures import FrameEvidence, HeldWitness
 from ..rules import bags as bag_rules
-from ..rules.finding import Evidence
 from ..rules.time import judge_frame, stamp_after_frame
-from ..timeline.events import FrameColumns
-from ..timeline.facts import Facts
-from .parts import EvidenceSource, PartMaker
+from .facts import Facts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
 BATCH_BYTES: Final = 16 * 1024 * 1024

@@ -29,15 +29,15 @@ from appliance.formats.witness import (
 from timeagent.errors import Damaged
 
 from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, Column, HeadName, small
+from ..columns.parts import EvidenceSource, PartMaker
 from ..columns.records import Records, Shapes
 from ..columns.witnesses import entry_rows
+from ..evidence.finding import Evidence, Verdict, found
 from ..evidence.records import RECORD_BYTES_MAX
 from ..evidence.signatures import head_refusal
 from ..evidence.tree import ChainFile, LedgerFile, Rest, Tail
-from ..rules.finding import Evidence, Verdict, found
 from ..rules.records import ceiling_findings, title_of
-from ..timeline.facts import Facts
-from .parts import EvidenceSource, PartMaker
+from .facts import Facts
 
 _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""

@@ -19,8 +19,8 @@ from appliance.formats.birth import LogBirth
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import open_stamped
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
-from auditor.rules.finding import Verdict
 from tests.support import keeper
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons, free_port

@@ -19,9 +19,9 @@ from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, RETAINED, SEAL
 from auditor.audit import Options, audit
 from auditor.columns import index as coverage
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
 from auditor.report.comparing import compared
-from auditor.rules.finding import Verdict
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
 from tests.support.cluster import wait_until
 from tests.support.copiers import MORE_WAYS, WAYS, Way, copy
@@ -30,7 +30,7 @@ from tests.support.mutants import plant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.report.result import Audit
+    from auditor.rules.result import Audit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROUNDS = 6

@@ -10,8 +10,8 @@ import pytest
 from appliance.bag.writing import Committed, NotCommitted
 from appliance.formats.birth import BagKind
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
 from tests.support.shares import shares

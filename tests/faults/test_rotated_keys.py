@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
-from auditor.rules.finding import Verdict
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons, free_port

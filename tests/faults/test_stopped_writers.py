@@ -11,9 +11,9 @@ import pytest
 from appliance.bag.packer import Packer, PackState
 from appliance.formats.birth import BagKind
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
 from auditor.rules import bags as bag_rules
-from auditor.rules.finding import Verdict
 from auditor.walk import bags
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import LINES_MAX, MESSAGES, Process, delete_old, payload_of, run_stopped

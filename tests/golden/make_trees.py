@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Final
 
 from auditor.audit import audit
 from auditor.commands.selftest import GOOD, OTHER, PACKED, TREE
+from auditor.evidence.finding import RULES
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules.finding import RULES
 from tests.fault_injection.faults_bags import overwritten_lock
 from tests.fault_injection.faults_bytes import witness_of_an_unknown_key
 from tests.fault_injection.faults_leases import granted_while_held

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from appliance import views
 from auditor.columns import records
-from auditor.rules import records as trust_rules
+from auditor.evidence import records as trust_rules
 from auditor.rules import sequences
 from auditor.rules import time as time_rules
 from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made

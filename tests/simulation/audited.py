@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.closed import PACK
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Verdict
 from tests.simulation.keys import FastSignatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.report.result import Audit
-    from auditor.rules.finding import Finding
+    from auditor.evidence.finding import Finding
+    from auditor.rules.result import Audit
     from tests.simulation.world import World
 
 MEMORY = Path("/dev/shm")

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from auditor.rules.finding import Verdict
+from auditor.evidence.finding import Verdict
 from tests.simulation import scenarios
 from tests.simulation.audited import audited, innocent
 from tests.simulation.measurement import Count, Measurement, over_seeds, spans_of_seeds

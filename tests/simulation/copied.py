@@ -24,7 +24,7 @@ from unittest.mock import patch
 import auditor.rules.chains
 import auditor.rules.history
 from appliance.lease import ceiling
-from auditor.rules.finding import Verdict
+from auditor.evidence.finding import Verdict
 from tests.simulation import scenarios
 from tests.simulation.audited import audit_at, is_true, place_in_memory
 from tests.simulation.incomplete import left_of
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from auditor.report.result import Audit
-    from auditor.rules.finding import Finding
+    from auditor.evidence.finding import Finding
+    from auditor.rules.result import Audit
     from tests.simulation.world import World
 
 STEPS_MORE = 2_000

@@ -14,11 +14,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from auditor.audit import audit
+from auditor.evidence.finding import RULES
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.comparing import compared
-from auditor.report.result import FailOn, exit_status
-from auditor.rules.finding import RULES
+from auditor.rules.result import FailOn, exit_status
 from tests.fault_injection.history import at_random, beginning_with
 from tests.fault_injection.plants import all_plants, all_twins
 from tests.simulation.audited import place_in_memory

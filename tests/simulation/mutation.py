@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.rules.finding import Verdict
+from auditor.evidence.finding import Verdict
 from tests.simulation.audited import audited
 from tests.simulation.checkers.catalogue import violations
 from tests.simulation.mutants import MUTANTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from auditor.rules.finding import Verdict
+from auditor.evidence.finding import Verdict
 from tests.simulation.audited import audited, false_alarms
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.mutants import MUTANTS

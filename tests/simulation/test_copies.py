@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.evidence import records
+from auditor.evidence.finding import RULES, Verdict
 from auditor.rules import bags
-from auditor.rules.finding import RULES, Verdict
 from tests.simulation.copied import MEASUREMENT, MISSING, RECORDS_KEPT, accusations, audit_of, copied, pruning_early
 from tests.simulation.incomplete import CHOICES
 from tests.support.mutants import plant

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.columns import domains
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
+from auditor.rules import domains
 from auditor.walk.listed import FrameJudge
 
 if TYPE_CHECKING:

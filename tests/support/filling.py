@@ -22,8 +22,8 @@ from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.closed import PACK
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import BEFORE, MESSAGES, Process, delete_old, payload_of
 from timeagent.errors import Environment, TenureError

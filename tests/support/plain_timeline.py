@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from auditor.timeline.events import (
+from auditor.columns.events import (
     RANKS,
     BagClosed,
     CeilingLinked,
@@ -19,19 +19,19 @@ from auditor.timeline.events import (
     SessionTold,
     about_domain,
 )
-from auditor.timeline.facts import Gathering
 from auditor.timeline.fold import Working
 from auditor.timeline.state import BagState, DomainState
 from auditor.timeline.timeline_reader import Timeline
+from auditor.walk.facts import Gathering
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from auditor.rules.finding import Evidence, Finding
-    from auditor.rules.history import ShardName
+    from auditor.columns.events import Event, Place
+    from auditor.columns.layout import ShardName
+    from auditor.evidence.finding import Evidence, Finding
     from auditor.timeline.event_store import StoredEvents
-    from auditor.timeline.events import Event, Place
-    from auditor.timeline.facts import Mark
+    from auditor.walk.facts import Mark
     from timeagent.units import Instant
 
 

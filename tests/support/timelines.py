@@ -11,9 +11,9 @@ from auditor.timeline.timeline_writer import TimelineWriter, written_timeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from auditor.evidence.finding import Finding
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
-    from auditor.rules.finding import Finding
     from auditor.timeline.timeline_reader import Timeline
 
 

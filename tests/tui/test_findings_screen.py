@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
+from auditor.evidence.finding import Evidence
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive, read_archive
-from auditor.rules.finding import Evidence
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until

@@ -12,13 +12,13 @@ from rich.cells import cell_len
 
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Witness, WitnessKind
+from auditor.columns.events import ClockReading, LeaseEnded, LeaseTold, WhatIf, about_domain
+from auditor.evidence.finding import Evidence, Finding, Severity, Verdict
 from auditor.evidence.tree import Tree
 from auditor.explain import context
 from auditor.explain.archive import Archive, read_archive
 from auditor.explain.context import LeaseTrace, Traces
 from auditor.explain.lineage import lineage
-from auditor.rules.finding import Evidence, Finding, Severity, Verdict
-from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, WhatIf, about_domain
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree

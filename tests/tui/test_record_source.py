@@ -11,7 +11,7 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.machines import set_up_place
-from auditor.rules.finding import Evidence
+from auditor.evidence.finding import Evidence
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story

@@ -11,7 +11,7 @@ from textual.events import Key
 import tests.support.copies
 import tui.model.replaying
 import tui.screens.replay
-from auditor.timeline.events import LeaseTold
+from auditor.columns.events import LeaseTold
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant

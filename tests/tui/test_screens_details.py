@@ -6,7 +6,7 @@ from threading import Event
 
 from textual.pilot import Pilot
 
-from auditor.rules.finding import Evidence
+from auditor.evidence.finding import Evidence
 from tests.support.machine import HandMachine
 from tests.support.screens import (
     HandFeed,

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 import tui.app
-from auditor.timeline.events import WhatIf
+from auditor.columns.events import WhatIf
 from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from tests.support.shares import sampled

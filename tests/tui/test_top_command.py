@@ -426,7 +426,7 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
 
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
-PURE = {"auditor.rules.finding", "auditor.timeline.events", "auditor.timeline.state"}
+PURE = {"auditor.evidence.finding", "auditor.columns.events", "auditor.timeline.state"}
 """What screens may know of the auditor: values, and what is said of them."""
 
 

@@ -14,7 +14,7 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.report.result import Audit, exit_status
+from auditor.rules.result import Audit, exit_status
 from tests.fault_injection.faults_packs import pack_rack
 from tests.fault_injection.fixtures import Story, small_tree
 from timeagent.units import MS, SECOND

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
+from auditor.columns.events import ClockReading
+from auditor.evidence.finding import Evidence, Times, found
 from auditor.evidence.tree import Tree
-from auditor.rules.clocks import Ties, _judged
-from auditor.rules.finding import Evidence, Times, found
-from auditor.timeline.events import ClockReading
+from auditor.timeline.clocks import Ties, _judged
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from auditor.rules.finding import Finding
+    from auditor.evidence.finding import Finding
     from tests.fault_injection.plants import Plant
 
 NODES = ("n1", "n2", "n3")

@@ -17,14 +17,14 @@ import pytest
 from appliance.formats.witness import Half
 from auditor import audit as judging
 from auditor.audit import Options, audit
-from auditor.columns import domains as domains_by_columns
 from auditor.columns.layout import Spool
 from auditor.commands import selftest
+from auditor.evidence.finding import RULES
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
+from auditor.rules import domains as domains_by_columns
 from auditor.rules import history, time
-from auditor.rules.finding import RULES
 from auditor.walk import listed
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.columns import domains, frames, witnesses
+from auditor.columns import frames, witnesses
 from auditor.evidence.signatures import Signatures
+from auditor.rules import domains
 from tests.fault_injection.crafted import CRAFTED
 from tests.fault_injection.plants import all_plants
 from tests.support.by_rules import by_columns_first, by_rules

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from auditor.columns.index import Coverage, Index
-from auditor.rules.finding import Verdict
-from auditor.walk.parts import PartMaker
+from auditor.columns.parts import PartMaker
+from auditor.evidence.finding import Verdict
 
 SETTLED_NS = 10_000
 FIRST_NS, LAST_NS = 120, 250

@@ -20,7 +20,7 @@ from auditor.evidence import tree as load
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tail, Tree, tail_of
 from auditor.report.formats import json_bytes, text_lines
-from auditor.report.result import FailOn, exit_status
+from auditor.rules.result import FailOn, exit_status
 from tenure.__main__ import main
 from tests.fault_injection.fixtures import Story, eventful_tree, flip, small_tree
 from tests.fault_injection.shard import Shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from auditor.rules.finding import RULES, Verdict
+from auditor.evidence.finding import RULES, Verdict
 from tests.fault_injection.plants import all_plants, all_twins
 from tests.simulation.injected import BEGINS, ENDS
 from timeagent import errors

@@ -13,12 +13,12 @@ import pytest
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.paths import LOCK
 from auditor.audit import audit
+from auditor.evidence.finding import Evidence
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import NEIGHBOURS, context_of
 from auditor.explain.picture import WIDTH, draw
 from auditor.explain.words import context_lines, evidence_lines
-from auditor.rules.finding import Evidence
 from tenure.__main__ import main
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
@@ -32,8 +32,8 @@ from tests.support.timelines import read_timeline
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
+    from auditor.evidence.finding import Finding
     from auditor.explain.context import Context
-    from auditor.rules.finding import Finding
     from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()

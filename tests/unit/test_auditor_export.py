@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
+from auditor.commands.export import TABLES
 from auditor.evidence.tree import Tree
-from auditor.report.export import TABLES
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, small_tree

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from auditor.rules.finding import RULES
+from auditor.evidence.finding import RULES
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import message_after_expiry

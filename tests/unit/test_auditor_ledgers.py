@@ -25,7 +25,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.report.result import Audit
+    from auditor.rules.result import Audit
 
 
 def codes(result: Audit) -> set[str]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.cli import COMMANDS
+from auditor.evidence import finding as check
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
 from auditor.explain import lineage as reading
 from auditor.explain.archive import read_archive
 from auditor.explain.lineage import LinkKind, lineage, lineage_lines
 from auditor.rules import bags, endings, grants, leases, time
-from auditor.rules import finding as check
-from auditor.rules.finding import Verdict
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import r1_breach
@@ -26,9 +26,9 @@ from tests.unit.test_auditor_explain import run
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from auditor.evidence.finding import Check, Finding
     from auditor.explain.archive import Archive
     from auditor.explain.lineage import Link
-    from auditor.rules.finding import Check, Finding
     from tests.fault_injection.plants import Plant
 
 USERS = (bags, endings, grants, leases, reading, time)

@@ -15,12 +15,12 @@ import apsw
 import pytest
 
 from auditor.audit import Options, audit
+from auditor.columns.parts import Narrowing
 from auditor.commands.running import progress_text
 from auditor.evidence.opening import TarTree, open_tree
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.report.result import Audit, exit_status
-from auditor.walk.parts import Narrowing
+from auditor.rules.result import Audit, exit_status
 from tenure.__main__ import main
 from tests.bench.corpus.build import build
 from tests.fault_injection.fixtures import eventful_tree, small_tree

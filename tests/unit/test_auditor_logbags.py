@@ -9,8 +9,8 @@ import pytest
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import DataName
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import PIECE_BYTES_MAX, Tree
-from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import INCARNATION, Process, payload_of, write
 from timeagent.units import SECOND

@@ -19,7 +19,7 @@ from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes, text_lines
-from auditor.report.result import FailOn, exit_status
+from auditor.rules.result import FailOn, exit_status
 from tests.fault_injection.faults_packs import pack_rack
 from tests.fault_injection.history import at_random, beginning_with
 from tests.fault_injection.tree import ClusterTree

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import Options, audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 from auditor.rules import sequences
-from auditor.rules.finding import Verdict
 from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
 from tests.fault_injection.fixtures import Story
 from tests.support.mutants import plant
@@ -19,7 +19,7 @@ from timeagent.units import MS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.report.result import Audit
+    from auditor.rules.result import Audit
     from tests.fault_injection.tree import ClusterTree
 
 UNHASHED = Options(hashed=False)

@@ -15,7 +15,7 @@ from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.explain.words import explain_lines
 from auditor.report.formats import json_bytes
-from auditor.report.result import exit_status
+from auditor.rules.result import exit_status
 from tests.fault_injection.faults_packs import pack_tree, packed
 from tests.fault_injection.fixtures import eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants

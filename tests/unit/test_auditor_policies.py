@@ -15,7 +15,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.report.result import Audit
+    from auditor.rules.result import Audit
 
 
 def codes(story: Story) -> list[str]:

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from auditor.walk import parts
-from auditor.walk.parts import in_order
+from auditor.columns import parts
+from auditor.columns.parts import in_order
 from timeagent.errors import Damaged, Environment
 
 LARGE = 3_000_000

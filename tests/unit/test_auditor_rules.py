@@ -16,11 +16,11 @@ from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
 from appliance.node.records import StoredChain
 from auditor.audit import audit
+from auditor.evidence.finding import RULES, Evidence, Severity, Verdict
 from auditor.evidence.tree import Tree
 from auditor.report.comparing import compared
-from auditor.report.result import FailOn, exit_status
 from auditor.rules import grants, history
-from auditor.rules.finding import RULES, Evidence, Severity, Verdict
+from auditor.rules.result import FailOn, exit_status
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from auditor.report.result import Audit
+    from auditor.rules.result import Audit
 
 
 def codes(result: Audit) -> set[str]:

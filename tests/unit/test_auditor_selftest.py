@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.commands import selftest
-from auditor.rules.finding import RULES
+from auditor.evidence.finding import RULES
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree

@@ -13,10 +13,10 @@ import pytest
 from appliance.formats.birth import open_birth
 from appliance.formats.framing import Kind, pack
 from auditor.audit import Options, audit
+from auditor.columns.parts import Narrowing
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree, where_words, whereabouts
 from auditor.report.formats import json_fields
-from auditor.rules.finding import Verdict
-from auditor.walk.parts import Narrowing
 from tenure.__main__ import main
 from tests.fault_injection.faults_missing import no_copy_of_the_store_that_a_committed_frame_is_in
 from tests.fault_injection.fixtures import small_tree

@@ -10,9 +10,9 @@ import pytest
 from appliance.formats.framing import Kind
 from auditor.audit import audit
 from auditor.evidence import records as unknown_keys
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
 from auditor.rules import records
-from auditor.rules.finding import Verdict
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
+from auditor.evidence.finding import RULES, found
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import RULES, found
 from tests.fault_injection.plants import all_plants
 
 if TYPE_CHECKING:

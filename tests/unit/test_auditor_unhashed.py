@@ -13,7 +13,7 @@ from auditor.cli import COMMANDS
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_fields, text_lines
-from auditor.report.result import exit_status
+from auditor.rules.result import exit_status
 from tests.bench.corpus.build import build
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.plants import all_plants

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Verdict
 from auditor.walk import bags
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.tree import ClusterTree
@@ -19,7 +19,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.rules.finding import Finding
+    from auditor.evidence.finding import Finding
 
 
 def ghost_closed_late(root: Path) -> ClusterTree:

@@ -16,17 +16,17 @@ import auditor.timeline.state as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
+from auditor.columns.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
 from auditor.columns.index import INDEX_FORMAT, temporary_database
+from auditor.columns.parts import Narrowing
+from auditor.evidence.finding import Evidence
 from auditor.evidence.records import load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
-from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
-from auditor.walk.parts import Narrowing
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.fixtures import Story, eventful_tree
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from auditor.rules.finding import Finding
-    from auditor.timeline.events import Event
+    from auditor.columns.events import Event
+    from auditor.evidence.finding import Finding
     from auditor.timeline.timeline_reader import Timeline
 
 SIGNATURES = Signatures()

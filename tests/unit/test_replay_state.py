@@ -12,9 +12,9 @@ from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import SessionEnded, SessionKind, SessionWitness, WitnessKind
 from auditor.audit import audit
+from auditor.columns.events import BagClosed, FrameWritten, LeaseTold, MapFollowed, RunResumed, event_words
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, MapFollowed, RunResumed, event_words
 from auditor.timeline.report import newest_delivered, text_lines
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline

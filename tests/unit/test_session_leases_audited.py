@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from appliance.bag.writing import Committed
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Verdict
 from tests.support.cluster import Site
 
 

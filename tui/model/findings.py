@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from auditor.columns.events import NAME_THE_COPY
+from auditor.evidence.finding import Check, Finding, Severity, Verdict, own_words
 from auditor.explain.context import context_of
 from auditor.explain.lineage import Link, LinkKind, lineage
 from auditor.explain.words import context_lines, explain_lines
-from auditor.rules.finding import Check, Finding, Severity, Verdict, own_words
-from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 from timeagent.units import Instant
 
@@ -24,7 +24,7 @@ from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
-    from auditor.report.result import Summary
+    from auditor.rules.result import Summary
 
 
 FINDING_COLUMNS: Final = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.formats.lease import Mode, Phase
+from auditor.evidence.finding import Verdict
 from auditor.explain.context import LeaseTrace
-from auditor.rules.finding import Verdict
 from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.units import DAY, SECOND, Instant, rfc3339

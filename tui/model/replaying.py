@@ -12,9 +12,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from auditor.columns.events import BagClosed, Event, FrameWritten, LeaseEnded, WhatIf, event_fields, leases_of
+from auditor.evidence.finding import Finding
 from auditor.explain.context import Traces
-from auditor.rules.finding import Finding
-from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, WhatIf, event_fields, leases_of
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
 from timeagent.console import printable

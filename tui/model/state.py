@@ -16,7 +16,7 @@ import numpy as np
 from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
-from auditor.rules.finding import Evidence
+from auditor.evidence.finding import Evidence
 from timeagent.console import printable
 from timeagent.units import SECOND, Instant, Span, TimeInterval, rfc3339
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.logs import ClosingState
     from appliance.doctor.health import HealthCheck
-    from auditor.rules.finding import Finding
+    from auditor.evidence.finding import Finding
     from timeagent.showing import SourceView
 
 

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
-from auditor.rules.finding import Finding
+from auditor.evidence.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from auditor.timeline.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
+from auditor.columns.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text

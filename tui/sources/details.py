@@ -15,9 +15,9 @@ from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
 from appliance.formats.shardmap import chain_of, shard_text
 from appliance.formats.witness import Ended, Witness, open_block
+from auditor.evidence.finding import Evidence
 from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
-from auditor.rules.finding import Evidence
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import MS, span_text

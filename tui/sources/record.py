@@ -20,12 +20,12 @@ from appliance.bag.logs import ClosingState
 from appliance.formats.chains import CeilingKind
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
+from auditor.columns.events import FrameWritten, event_words
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive, make_index
 from auditor.explain.context import LeaseTrace, leases_until
-from auditor.rules.finding import Verdict
-from auditor.timeline.events import FrameWritten, event_words
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock

@@ -35,11 +35,11 @@ from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring
 from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
-from ..columns.layout import Chunk, HeadName
+from ..evidence.finding import Evidence, Finding, found
 from ..evidence.records import ClusterRecords, Stranger, take_latest
 from ..evidence.signatures import FrameReader, Signatures
 from ..evidence.tree import LedgerFile, Tree
-from ..rules.finding import Evidence, Finding, found
+from .layout import Chunk, HeadName
 
 _COMPARED_MAX: Final = 4096
 

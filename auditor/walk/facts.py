@@ -23,19 +23,17 @@ from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Entry, Half
 from auditor.columns.frames import JudgedFile
+from auditor.evidence.finding import Evidence
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
 from auditor.rules.bags import lock_of
-from auditor.rules.finding import Evidence
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
 
-from ..rules.bags import SealFacts
-from ..walk.parts import EvidenceSource
-from .events import (
+from ..columns.events import (
     AS_IT_WAS,
     BagClosed,
     CeilingLinked,
@@ -49,6 +47,8 @@ from .events import (
     WhatIf,
     statement_name,
 )
+from ..columns.parts import EvidenceSource
+from ..rules.bags import SealFacts
 
 UNLISTED_RANK: Final = 2**39
 """Files that no list names are read behind all others of their rack."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from auditor.rules.finding import RULES, Finding, Severity, Verdict
+from auditor.evidence.finding import RULES, Finding, Severity, Verdict
 from timeagent.errors import BadRequest
 
 

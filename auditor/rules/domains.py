@@ -18,13 +18,25 @@ from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.shardmap import chain_of
-from auditor.rules.finding import breaks
-from auditor.rules.grants import signed_within
-from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
+from auditor.evidence.finding import breaks
 from timeagent.signedtime import STALENESS_NS
 
-from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Column, Flags, HeadName, RowBucket, Rows, numbers
-from .witnesses import MODES, OUTCOMES
+from ..columns.layout import (
+    ENDED,
+    GRANT,
+    NOTHING,
+    NUMBER_MAX,
+    RENEWAL,
+    Column,
+    Flags,
+    HeadName,
+    RowBucket,
+    Rows,
+    numbers,
+)
+from ..columns.witnesses import MODES, OUTCOMES
+from .grants import signed_within
+from .history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 
 _RELINQUISHED, _EXPIRED, _WITHDRAWN = (
     OUTCOMES.index(each) for each in (LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN)

@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from appliance.formats.witness import WitnessKind
+from auditor.columns.events import BagClosed, ClockReading, Event, FrameWritten, RackSealed, event_words, kind_of
+from auditor.evidence.finding import Finding
 from auditor.explain.context import LeaseTrace, all_leases
-from auditor.rules.finding import Finding
-from auditor.timeline.events import BagClosed, ClockReading, Event, FrameWritten, RackSealed, event_words, kind_of
 from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment

@@ -15,10 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from auditor.evidence.records import ClusterRecords
-from auditor.evidence.signatures import Signatures
-from auditor.evidence.tree import Tree
-from auditor.timeline.events import (
+from auditor.columns.events import (
     BagClosed,
     CeilingLinked,
     ClockReading,
@@ -28,13 +25,16 @@ from auditor.timeline.events import (
     RackSealed,
     SessionOver,
 )
-from auditor.timeline.facts import Gathering, JudgedFrame
-from auditor.timeline.what_if import read_one_by_one
+from auditor.evidence.records import ClusterRecords
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.walk.facts import Gathering, JudgedFrame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
 
-from .finding import FORGED, Finding, NamedInterval
+from ..evidence.finding import FORGED, Finding, NamedInterval
+from .what_if import read_one_by_one
 
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""

@@ -19,12 +19,13 @@ from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.paths import Bag
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
+from auditor.evidence.finding import Evidence
 from auditor.evidence.signatures import FrameEvidence
-from auditor.rules.finding import Evidence
-from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import Instant, Span, rfc3339, span_text
+
+from .layout import ShardName
 
 type Place = tuple[str, bytes, int, int]
 """Orders events of one maker that name the same instant: who, which run of it, sequence, place in the batch."""

@@ -73,6 +73,7 @@ check: install ## check format, lint, types, layers and the repository as a text
 	step lint ruff check .; \
 	step types mypy $(PACKAGES) tests release; \
 	step layers lint-imports --no-logo; \
+	step circles python -m tests.support.circles $(PACKAGES); \
 	step tidy python -m pytest -q -p no:xdist --no-header tests/unit/test_tidy.py -k repository; \
 	if [ -n "$$failed" ]; then echo "check: failed:$$failed (make fmt repairs what is safe to repair)" >&2; exit 1; fi; \
 	echo 'check: good'

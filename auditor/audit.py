@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from appliance.formats.paths import LOGS, Grid, Rack
-from auditor.rules import domains
+from auditor.rules import suspects
 from timeagent.errors import Environment
 
 from .columns.index import (
@@ -459,17 +459,17 @@ def judge_buckets(
 
     ``sessions``: all that are known; ``jobs``: how many processes judge; 0: as many as are worth it.
     """
-    heads = domains.Heads(cluster)
-    session_columns = domains.SessionColumns(sessions, heads)
+    heads = suspects.Heads(cluster)
+    session_columns = suspects.SessionColumns(sessions, heads)
 
     def judged(number: int) -> bytes:
         entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
-        clean = domains.judge_domains(entries, uses, heads, session_columns, cluster)
+        clean = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
         del entries, uses
         seen = BucketSeen(witnesses=clean.witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
-        suspects = set(clean.suspects) - {""}
-        for rows in index.rows_of(number, suspects) if suspects else ():
+        suspect = set(clean.suspects) - {""}
+        for rows in index.rows_of(number, suspect) if suspect else ():
             history = domain_history(rows, cluster, sessions)
             seen.witnesses += sum(len(lease.told) for lease in history.leases)
             if narrowing.judges(rows.domain):

@@ -23,8 +23,8 @@ from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode, say
 from appliance.formats.lease import Holder
 from appliance.formats.witness import SignedWitness, sign_batch
+from appliance.lease.decisions import decide
 from appliance.lease.domain import Bounds, Break, Command, Decision, Free, Grant, State
-from appliance.lease.state import decide
 from timeagent.errors import LeaseLost
 from timeagent.keys import Signer
 from timeagent.units import HOUR, TimeInterval

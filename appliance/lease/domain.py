@@ -1,6 +1,6 @@
 """One domain as a shard knows it: its state, the commands on it, and the decisions that follow. Values only.
 
-``state.decide`` is the function over them. Of hints, at the end: how they grow with what holders say, and who is told.
+``decisions.decide`` is the function over them. At the end: how hints grow with what holders say, and who is told.
 Of the messages under a lease that ended without its holder's word nothing is known but that none is above the floor.
 """
 

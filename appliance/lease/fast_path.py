@@ -1,4 +1,4 @@
-"""The fast path of a turn, for plain requests: ``state.decide`` and the encoders without the values in between.
+"""The fast path of a turn, for plain requests: ``decisions.decide`` and the encoders without the values in between.
 
 A plain request takes a domain that is free, or gives a plain lease back (``domain.ExclusiveLease``), and says nothing
 else; it may ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the

@@ -1,4 +1,4 @@
-"""Answers one request of a turn: refuses it, queues it, or has ``state.decide`` decide it for its domain.
+"""Answers one request of a turn: refuses it, queues it, or has ``decisions.decide`` decide it for its domain.
 
 Nothing is signed or written here. A draft names the entry of the turn that is going to be its witness. What a shard
 shows to people and greets holders with is unsigned, changes nothing, and is answered also without time.
@@ -18,10 +18,10 @@ from ..formats.names import check_domain
 from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Half, Witness
 from .ceiling import CeilingChain, ShardIdentity
+from .decisions import decide, named, raised
 from .domain import Again, Break, Command, Free, Grant, LeaseRecord, Nothing, State, hints_for
 from .recall import Waiter
 from .sessions import Sessions
-from .state import decide, named, raised
 from .store import LeaseStore
 from .turn import Draft, Holders, Later, Revocations, Turn, holder_refused
 from .waiting import WaitingRoom
@@ -248,7 +248,7 @@ class RequestHandler:
         return self._store.read(domain) or Free(memory=self._eviction.memory())
 
     def apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
-        """Have ``state.decide`` take a command to its domain, remember the state, and gather what follows."""
+        """Have ``decisions.decide`` take a command to its domain, remember the state, and gather what follows."""
         state = self._state(domain)
         if self._store.sessions:
             entries = len(turn.entries)

@@ -18,7 +18,7 @@ from timeagent.units import Instant, rfc3339
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.lease import Ending, LeaseOutcome, Phase
 from ..formats.witness import ENDED_MAX, Ended, SessionEnded, SessionKind, SessionWitness
-from . import state as states
+from . import decisions
 from .domain import Bounds, Break, Command, Decision, Free, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
 from .store import LeaseStore
 from .turn import Draft, Later, Turn, holder_refused
@@ -111,7 +111,7 @@ def _watermark_refused(session: SessionRecord, request: DropSession, bounds: Bou
             return None
         why = "a watermark, its signed time and what was written go together"
         return Refused(request_id=request.request_id, code="watermark-incomplete", message=why, hint="")
-    return states.watermark_refused(request, session.expiry_ns, bounds)
+    return decisions.watermark_refused(request, session.expiry_ns, bounds)
 
 
 def expired(session: SessionRecord, bounds: Bounds) -> SessionRecord:
@@ -185,7 +185,7 @@ def _ended_with(
         chain_head=None,
     )
     floor, settle_to = (0, 0) if tentative else session.brings
-    left, entry = states.end_lease(domain, state, lease, ending, floor, settle_to)
+    left, entry = decisions.end_lease(domain, state, lease, ending, floor, settle_to)
     unwritten = tentative or (over.outcome is LeaseOutcome.DROPPED and not wrote)
     return remembering(left, NOTHING_WRITTEN if unwritten else None, bounds), entry
 

@@ -40,12 +40,12 @@ from .ceiling import (
     Stop,
     StoppedOrderly,
 )
+from .decisions import raised
 from .domain import HINT_BYTES_MAX, Bounds, Break
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .recall import Recalls, Waiter
 from .request_handler import RequestHandler
 from .sessions import Sessions
-from .state import raised
 from .store import LeaseStore
 from .turn import Draft, PlainLater, Turn
 from .turn_log import TurnLog

@@ -7,7 +7,7 @@ granted to somebody who does not hear of it. Nothing is stored: a shard that sta
 
 A grant is made when its waiter is woken, with the fence and the expiry of then. Only the first of a queue is tried: who
 comes later does not pass, not even where its mode would go with those that are out, so that a stream of readers cannot
-keep a writer out. The one exception is the oldest, where the first waits for a tentative lease: see ``state.decide``.
+keep a writer out. One exception: the oldest, where the first waits for a tentative lease (``decisions.decide``).
 """
 
 from __future__ import annotations

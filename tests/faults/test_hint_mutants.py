@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import closedbags, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.lease import domain, state, whole_shard
+from appliance.lease import decisions, domain, whole_shard
 from appliance.session import leasing, open_logs, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
@@ -35,7 +35,7 @@ MUTANTS: dict[str, Fault] = {
         "min(one.complete_from_ns, other.complete_from_ns)",
     ),
     "broken holder's hints are kept": (
-        state,
+        decisions,
         "broken",
         "remembering(left, None, bounds)",
         "remembering(left, lease.hints, bounds)",
@@ -84,7 +84,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "relinquishing forgets what renewals said": (
-        (state, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
+        (decisions, "relinquished", "joined(lease.hints, command.hints)", "command.hints"),
         unit.test_renewals_say_where_and_relinquishing_need_not_repeat_it,
     ),
     "unanswered renewal counts as heard": (
@@ -124,7 +124,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     ),
     "no word about what was written": (
         (
-            state,
+            decisions,
             "relinquished",
             "None if command.hints is None else joined(lease.hints, command.hints)",
             "joined(lease.hints, command.hints or lease.hints)",

@@ -9,16 +9,16 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import domain, shard, state, store, whole_shard, witness_ledger
+from appliance.lease import decisions, domain, shard, store, whole_shard, witness_ledger
 from tests.property import test_lease_model as model_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.shards import TERM, World
+from tests.unit import test_lease_decisions as state_tests
 from tests.unit import test_lease_endings as ending_tests
 from tests.unit import test_lease_held_ends as held_tests
 from tests.unit import test_lease_modes as mode_tests
 from tests.unit import test_lease_shard as shard_tests
-from tests.unit import test_lease_state as state_tests
 from tests.unit import test_lease_store as store_tests
 from tests.unit import test_lease_waiting as waiting_tests
 from tests.unit import test_shard_life as life_tests
@@ -33,14 +33,14 @@ def no_two_holders_can_write_the_same_instant(steps: list[tuple[object, ...]]) -
 
 MUTANTS = {
     "granted when not surely past": Mutant(
-        state,
+        decisions,
         "_breakable",
         "bounds.now.surely_past(lease.expiry_ns)",
         "lease.expiry_ns <= bounds.now.latest",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "broken when not surely past": Mutant(
-        state,
+        decisions,
         "_decide_break",
         "bounds.now.surely_past(each.expiry_ns)",
         "each.expiry_ns <= bounds.now.earliest",
@@ -48,49 +48,49 @@ MUTANTS = {
         (Phase.HELD,),
     ),
     "younger request wounds": Mutant(
-        state,
+        decisions,
         "_breakable",
         "age < lease.age",
         "True",
         shard_tests.test_younger_request_does_not_touch_a_tentative_lease,
     ),
     "held lease is wounded": Mutant(
-        state,
+        decisions,
         "_breakable",
         "lease.phase is Phase.TENTATIVE and age < lease.age",
         "age < lease.age",
         shard_tests.test_held_lease_is_not_withdrawn_by_an_older_request,
     ),
     "withdrawn lease moves the floor": Mutant(
-        state,
+        decisions,
         "broken",
         "lease.phase is Phase.TENTATIVE",
         "False",
         shard_tests.test_expired_tentative_lease_ends_as_withdrawn_and_moves_nothing,
     ),
     "broken lease moves no floor": Mutant(
-        state,
+        decisions,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "broken lease moves no settle_to": Mutant(
-        state,
+        decisions,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "floor is not cumulative": Mutant(
-        state,
+        decisions,
         "end_lease",
         "max(before.floor_ns, floor)",
         "floor",
         ending_tests.test_floor_is_cumulative_over_holders,
     ),
     "settle_to is not cumulative": Mutant(
-        state,
+        decisions,
         "end_lease",
         "max(before.settle_to_ns, settle_to)",
         "settle_to",
@@ -118,14 +118,14 @@ MUTANTS = {
         shard_tests.test_expiry_stays_within_what_readers_accept_with_an_older_signed_time,
     ),
     "renewal shortens": Mutant(
-        state,
+        decisions,
         "_later_expiry",
         "max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))",
         "bounds.expiry(command.term_ns, command.expiry_ns_max)",
         ending_tests.test_renewal_never_states_an_earlier_expiry,
     ),
     "fence by the clock alone": Mutant(
-        state,
+        decisions,
         "_fence",
         "max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint)",
         "bounds.now.midpoint",
@@ -133,35 +133,35 @@ MUTANTS = {
         (Mode.S,),
     ),
     "fence above the ceiling": Mutant(
-        state,
+        decisions,
         "_grant",
         "not bounds.now.surely_before(expiry) or fence > bounds.ceiling_ns",
         "not bounds.now.surely_before(expiry)",
         shard_tests.test_fence_above_the_ceiling_is_not_granted,
     ),
     "duplicate request granted twice": Mutant(
-        state,
+        decisions,
         "_decide_grant",
         "request.request_id == memory.ended_request",
         "False",
         ending_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "retried request denied to its own holder": Mutant(
-        state,
+        decisions,
         "_decide_grant",
         "lease.granted_by == request.request_id",
         "False",
         ending_tests.test_retried_acquire_has_the_same_answer_in_the_same_turn_and_later,
     ),
     "late duplicate hits the next lease": Mutant(
-        state,
+        decisions,
         "named",
         "each.correlation_id == correlation_id",
         "True",
         ending_tests.test_late_duplicate_of_an_acquire_grants_nothing_anew,
     ),
     "watermark at the expiry": Mutant(
-        state,
+        decisions,
         "watermark_refused",
         "watermark >= expiry_ns",
         "watermark > expiry_ns",
@@ -169,7 +169,7 @@ MUTANTS = {
         ("watermark-not-below-expiry", TERM, {}),
     ),
     "watermark at the floor": Mutant(
-        state,
+        decisions,
         "_watermark_refused",
         "watermark <= lease.lowest_ns",
         "watermark < lease.lowest_ns",
@@ -177,7 +177,7 @@ MUTANTS = {
         ("watermark-below-floor", 0, {}),
     ),
     "watermark without R1": Mutant(
-        state,
+        decisions,
         "watermark_refused",
         "watermark not in r1_range(token, bounds.r1_tolerance_ns)",
         "False",
@@ -241,7 +241,7 @@ MUTANTS = {
         store_tests.test_what_finds_no_room_is_in_no_others_way,
     ),
     "conflicting mode granted beside another": Mutant(
-        state,
+        decisions,
         "_decide_grant",
         "conflicts(each.mode, request.mode)",
         "request.mode is not Mode.SIX and conflicts(each.mode, request.mode)",
@@ -249,77 +249,77 @@ MUTANTS = {
         (Mode.IX, Mode.SIX),
     ),
     "watermark of a shared holder forgotten": Mutant(
-        state,
+        decisions,
         "relinquished",
         "command.watermark_ns or 0",
         "0 if len(state.leases) > 1 else command.watermark_ns or 0",
         state_tests.test_floor_and_settle_to_gather_what_all_holders_left,
     ),
     "grant beside others forgets settle_to": Mutant(
-        state,
+        decisions,
         "_grant",
         "memory_under(memory, lease)",
         "msgspec.structs.replace(memory_under(memory, lease), settle_to_ns=0)",
         mode_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
     ),
     "second reader counts as the last grant's successor": Mutant(
-        state,
+        decisions,
         "end_lease",
         "dated(state.leases, before)",
         "state.leases",
         state_tests.test_renewal_repeats_the_past_of_its_grant_whatever_ended_since,
     ),
     "others are not counted": Mutant(
-        state,
+        decisions,
         "end_lease",
         "gone = (*gone, last)",
         "pass",
         state_tests.test_witness_counts_the_leases_that_it_does_not_describe,
     ),
     "some are broken for a request that is denied": Mutant(
-        state,
+        decisions,
         "_denied",
         "not _breakable(each, age, bounds)",
         "not any(_breakable(some, age, bounds) for some in in_the_way)",
         state_tests.test_request_breaks_all_that_is_in_its_way_or_nothing,
     ),
     "stronger mode keeps its fence": Mutant(
-        state,
+        decisions,
         "_upgrade",
         "lease.fence if mode is lease.mode else _fence(state.memory, bounds)",
         "lease.fence",
         state_tests.test_stronger_mode_has_a_fence_above_all_that_were_granted_meanwhile,
     ),
     "stronger mode looks at nobody": Mutant(
-        state,
+        decisions,
         "_upgrade",
         "each is not lease and conflicts(each.mode, mode)",
         "False",
         state_tests.test_stronger_mode_waits_for_what_it_excludes_and_breaks_what_is_past,
     ),
     "who comes later passes those who wait": Mutant(
-        state,
+        decisions,
         "_behind",
         "tentative and request.age < min(ahead.ages)",
         "True",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
     "younger passes older ones by wounding": Mutant(
-        state,
+        decisions,
         "_behind",
         "tentative and request.age < min(ahead.ages)",
         "tentative",
         state_tests.test_only_who_is_older_than_all_that_wait_wounds_past_them,
     ),
     "oldest that wounds nobody waits behind younger ones": Mutant(
-        state,
+        decisions,
         "_decide_grant",
         "_behind(domain, request, command.ahead, leases, bounds)",
         "_behind(domain, request, command.ahead, in_the_way, bounds)",
         state_tests.test_oldest_passes_those_who_wait_also_where_it_goes_with_what_is_tentative,
     ),
     "oldest passes where nothing is tentative": Mutant(
-        state,
+        decisions,
         "_behind",
         "tentative and request.age < min(ahead.ages)",
         "request.age < min(ahead.ages)",
@@ -417,7 +417,7 @@ MUTANTS = {
         held_tests.test_end_is_signed_by_whoever_keeps_house_where_nobody_serves,
     ),
     "model: floor of a broken lease forgotten": Mutant(
-        state,
+        decisions,
         "end_lease",
         "max(before.floor_ns, floor)",
         "before.floor_ns",
@@ -438,7 +438,7 @@ MUTANTS = {
         no_two_holders_can_write_the_same_instant,
     ),
     "model: broken too early": Mutant(
-        state,
+        decisions,
         "_breakable",
         "bounds.now.surely_past(lease.expiry_ns)",
         "lease.expiry_ns <= bounds.now.latest",

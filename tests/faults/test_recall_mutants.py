@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.lease import recall, request_handler, state
+from appliance.lease import decisions, recall, request_handler
 from appliance.session import recalls, session
 from tests.support.cluster import hand_sites
 from tests.support.mutants import plant
@@ -121,7 +121,7 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_listener_is_answered_when_its_time_is_up,
     ),
     "a revoked lease moves no floor": (
-        state,
+        decisions,
         "broken",
         "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
         "end_lease(domain, left, lease, ending, bounds.now.midpoint, bounds.now.midpoint)",
@@ -135,7 +135,7 @@ MUTANTS: dict[str, Fault] = {
         shard_tests.test_ledger_says_who_revoked_and_why_once,
     ),
     "whichever lease is there is revoked": (
-        state,
+        decisions,
         "named",
         "each.correlation_id == correlation_id",
         "True",

@@ -12,7 +12,7 @@ from appliance.bag.acceptance import Refusal
 from appliance.bag.writing import Committed, Unknown
 from appliance.formats import chains, hints
 from appliance.formats.framing import Kind
-from appliance.lease import ceiling, state
+from appliance.lease import ceiling, decisions
 from appliance.lease import sessions as lease_sessions
 from appliance.node import records, writer_client, writer_server
 from tests.faults import test_lease_ceiling as ceilings
@@ -406,7 +406,7 @@ MUTANTS: dict[str, Fault] = {
         (1,),
     ),
     "first lease in the way named": (
-        state,
+        decisions,
         "_denied",
         "max(blocking, key=lambda each: (each.expiry_ns, each.fence))",
         "blocking[0]",

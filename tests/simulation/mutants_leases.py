@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.lease import ceiling, connection, domain, shard, state
+from appliance.lease import ceiling, connection, decisions, domain, shard
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping
 from tests.simulation.mutant import Mutant, one
@@ -34,20 +34,20 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the floor is not cumulative",
-        one(state, "end_lease", "max(before.floor_ns, floor)", "floor"),
+        one(decisions, "end_lease", "max(before.floor_ns, floor)", "floor"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "settle_to is forgotten by the next ending",
-        one(state, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
+        one(decisions, "end_lease", "max(before.settle_to_ns, settle_to)", "settle_to"),
         "witnesses",
         "leases",
     ),
     Mutant(
         "a broken lease moves no floor",
         one(
-            state,
+            decisions,
             "broken",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
             "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
@@ -58,7 +58,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a broken lease moves no settle_to",
         one(
-            state,
+            decisions,
             "broken",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
             "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
@@ -68,14 +68,14 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an expiry is compared with the wrong end of the interval",
-        one(state, "_breakable", "bounds.now.surely_past(lease.expiry_ns)", "lease.expiry_ns <= bounds.now.latest"),
+        one(decisions, "_breakable", "bounds.now.surely_past(lease.expiry_ns)", "lease.expiry_ns <= bounds.now.latest"),
         "endings",
         "handover",
     ),
     Mutant(
         "a lease is granted to another shortly before it is over",
         one(
-            state,
+            decisions,
             "_breakable",
             "return wounds or bounds.now.surely_past(lease.expiry_ns)",
             "return wounds or bounds.now.surely_past(lease.expiry_ns - 3 * 10**8)",
@@ -86,7 +86,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a held lease is taken from its holder by an older request",
         one(
-            state,
+            decisions,
             "_breakable",
             "wounds = lease.phase is Phase.TENTATIVE and age < lease.age",
             "wounds = age < lease.age",
@@ -265,7 +265,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a fence is the clock's",
         one(
-            state,
+            decisions,
             "_fence",
             "max(memory.fence, bounds.shard_floor_ns, bounds.now.midpoint) + 1",
             "bounds.now.midpoint",
@@ -276,7 +276,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a lease that is over blocks its domain for longer",
         one(
-            state,
+            decisions,
             "_breakable",
             "return wounds or bounds.now.surely_past(lease.expiry_ns)",
             "return wounds or bounds.now.surely_past(lease.expiry_ns + 6 * 10**9)",
@@ -287,7 +287,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a lease that is over blocks its domain for ever",
         one(
-            state,
+            decisions,
             "_breakable",
             "return wounds or bounds.now.surely_past(lease.expiry_ns)",
             "return wounds",
@@ -332,7 +332,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a lease is granted to who waits as soon as its holder is told",
         one(
-            state,
+            decisions,
             "_breakable",
             "return wounds or bounds.now.surely_past(lease.expiry_ns)",
             "return wounds or bounds.now.surely_past(lease.granted_ns + 10**9)",
@@ -354,7 +354,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "only X excludes",
         one(
-            state,
+            decisions,
             "conflicts",
             "return (one, other) not in _COMPATIBLE",
             "return 'X' in (one, other)",
@@ -371,7 +371,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "what holders without a connection hold is ended with what they took tentatively",
         one(
-            state,
+            decisions,
             "_decide_break",
             "or (each.phase is Phase.TENTATIVE and (command.stopping or each.holder == command.gone))",
             "or each.holder == command.gone or (each.phase is Phase.TENTATIVE and command.stopping)",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from appliance.lease import state
+from appliance.lease import decisions
 from tests.simulation.mutant import Mutant, one
 
 MODES: tuple[Mutant, ...] = (
     Mutant(
         "IX is granted beside S",
         one(
-            state,
+            decisions,
             "conflicts",
             "return (one, other) not in _COMPATIBLE",
             "from appliance.formats.lease import _COMPATIBLE\n"
@@ -21,7 +21,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "IX is granted beside SIX",
         one(
-            state,
+            decisions,
             "conflicts",
             "return (one, other) not in _COMPATIBLE",
             "from appliance.formats.lease import _COMPATIBLE\n"
@@ -33,7 +33,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "settle_to is forgotten by the second shared grant",
         one(
-            state,
+            decisions,
             "_grant",
             "memory_under(memory, lease)",
             "msgspec.structs.replace(memory_under(memory, lease), "
@@ -45,7 +45,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "the floor of a lease that ends beside others is forgotten",
         one(
-            state,
+            decisions,
             "end_lease",
             "floor_ns=max(before.floor_ns, floor)",
             "floor_ns=max(before.floor_ns, floor if len(state.leases) == 1 else 0)",
@@ -56,7 +56,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "the floor is the watermark of the lease that ended last",
         one(
-            state,
+            decisions,
             "end_lease",
             "floor_ns=max(before.floor_ns, floor)",
             "floor_ns=floor or before.floor_ns",
@@ -67,7 +67,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "a stronger mode is granted whoever else has the domain",
         one(
-            state,
+            decisions,
             "_upgrade",
             "in_the_way = [each for each in state.leases if each is not lease and conflicts(each.mode, mode)]",
             "in_the_way = []",
@@ -78,7 +78,7 @@ MODES: tuple[Mutant, ...] = (
     Mutant(
         "a stronger mode ends the leases in its way before they have expired",
         one(
-            state,
+            decisions,
             "_upgrade",
             "if denied is not None:",
             "if denied is not None and command.mode is None:",

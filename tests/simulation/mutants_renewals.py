@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import domain, sessions, state
+from appliance.lease import decisions, domain, sessions
 from tests.simulation.mutant import Mutant, one
 
 RENEWALS: tuple[Mutant, ...] = (
@@ -20,7 +20,7 @@ RENEWALS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal of a lease that an older one overtakes is undone by it",
         one(
-            state,
+            decisions,
             "_later_expiry",
             "expiry = max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))",
             "expiry = bounds.expiry(command.term_ns, command.expiry_ns_max)",
@@ -30,7 +30,7 @@ RENEWALS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late duplicate hits whoever has the domain by now",
-        one(state, "named", "if each.correlation_id == correlation_id:", "if each.correlation_id:"),
+        one(decisions, "named", "if each.correlation_id == correlation_id:", "if each.correlation_id:"),
         "asked",
         "leases",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import state, waiting
+from appliance.lease import decisions, waiting
 from appliance.recipes import path_lock
 from appliance.session import held, leasing
 from tests.simulation.mutant import Mutant, one
@@ -10,14 +10,17 @@ from tests.simulation.mutant import Mutant, one
 SETS: tuple[Mutant, ...] = (
     Mutant(
         "a tentative lease is wounded by nobody",
-        one(state, "_breakable", "wounds = lease.phase is Phase.TENTATIVE and age < lease.age", "wounds = False"),
+        one(decisions, "_breakable", "wounds = lease.phase is Phase.TENTATIVE and age < lease.age", "wounds = False"),
         "served",
         "sets",
     ),
     Mutant(
         "a tentative lease is wounded by younger requests too",
         one(
-            state, "_breakable", "lease.phase is Phase.TENTATIVE and age < lease.age", "lease.phase is Phase.TENTATIVE"
+            decisions,
+            "_breakable",
+            "lease.phase is Phase.TENTATIVE and age < lease.age",
+            "lease.phase is Phase.TENTATIVE",
         ),
         "served",
         "sets",
@@ -25,7 +28,7 @@ SETS: tuple[Mutant, ...] = (
     Mutant(
         "the oldest set waits behind a younger request, where it could share the domain",
         one(
-            state,
+            decisions,
             "_decide_grant",
             "_behind(domain, request, command.ahead, leases, bounds)",
             "_behind(domain, request, command.ahead, in_the_way, bounds)",

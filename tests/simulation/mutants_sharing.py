@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import state, whole_shard
+from appliance.lease import decisions, whole_shard
 from appliance.node import writer_client, writer_server
 from appliance.recipes import cached_value
 from appliance.session import held, open_logs
@@ -73,7 +73,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "hints of a holder that died count as all that it wrote",
-        one(state, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
+        one(decisions, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
         "narrow",
         "hinted",
     ),

@@ -10,7 +10,7 @@ import pytest
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import domains
+from auditor.rules import suspects
 from auditor.walk.listed import FrameJudge
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ def all_suspect() -> Iterator[None]:
 
     def every_domain(
         entries: RowBucket, uses: RowBucket, _heads: object, _sessions: object, _cluster: object
-    ) -> domains.DomainsSeen:
-        return domains.DomainsSeen([*entries.names.values, *uses.names.values], 0)
+    ) -> suspects.DomainsSeen:
+        return suspects.DomainsSeen([*entries.names.values, *uses.names.values], 0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FrameJudge, "by_columns", lambda *_: None)
-        patch.setattr(domains, "judge_domains", every_domain)
+        patch.setattr(suspects, "judge_domains", every_domain)
         yield
 
 

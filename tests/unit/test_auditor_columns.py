@@ -23,8 +23,8 @@ from auditor.evidence.finding import RULES
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import domains as domains_by_columns
 from auditor.rules import history, time
+from auditor.rules import suspects as domains_by_columns
 from auditor.walk import listed
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS

@@ -8,7 +8,7 @@ import pytest
 
 from auditor.columns import frames, witnesses
 from auditor.evidence.signatures import Signatures
-from auditor.rules import domains
+from auditor.rules import suspects
 from tests.fault_injection.crafted import CRAFTED
 from tests.fault_injection.plants import all_plants
 from tests.support.by_rules import by_columns_first, by_rules
@@ -106,7 +106,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         ),
         "no keys": ("self.trust_number >= 1", "True", "unknown-record"),
     },
-    (domains, "_Leases.check_statements"): {
+    (suspects, "_Leases.check_statements"): {
         "the ceiling": ("np.maximum(rows['expiry'], rows['fence'])", "False", "grant-above-ceiling"),
         "the term of a grant": (
             "breaks('term-above-policy', rows['expiry'], heads.midpoint[head] + term + heads.radius[head])",
@@ -123,7 +123,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "the name of a lease": ("(named > fence) | ((named != fence) & self.begins)", "False", "misnamed-lease"),
         "an expiry that falls": ('(after["expiry"] < before["expiry"]) & ~after["under"]', "False", "expiry-fell"),
     },
-    (domains, "_Leases.check_order_of_claims"): {
+    (suspects, "_Leases.check_order_of_claims"): {
         "the shard's floor and the fence": (
             "breaks('fence-not-growing', rows['fence'], self.heads.floor[self.head])",
             "False",
@@ -133,11 +133,11 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "what only grows": ("self.bad[name[1:][same & fell]] = True", "pass", "grant-overlap"),
         "settle_to of what follows": ("('floor', 'settle_to')", "('floor',)", "crafted"),
     },
-    (domains, "_Leases._check_stops"): {
+    (suspects, "_Leases._check_stops"): {
         "what a stop covers": ("asked > self.heads.end_floor[run]", "asked < 0", "floor-fell"),
         "what a stop asks to be settled": ("settle_to > self.heads.end_settle_to[run]", "settle_to < 0", "crafted"),
     },
-    (domains, "_Leases.check_ends"): {
+    (suspects, "_Leases.check_ends"): {
         "the floor of the end": ("given & (ends['floor'] < word)", "False", "floor-fell"),
         "a watermark without its time": (
             "given & ~ends['timed'] & (self.watermark != floor)",
@@ -160,7 +160,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
     (witnesses, "Witnesses.once_each"): {
         "no lease": ("found[self.frame] = True", "found[:] = True", "leaseless-write"),
     },
-    (domains, "_Leases._unfounded"): {
+    (suspects, "_Leases._unfounded"): {
         "the clock of the watermark": (
             "breaks('radius-above-policy', ends['radius'], widest.radius_ns_max)",
             "False",
@@ -179,7 +179,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "a watermark before its grant": ("latest < heads.midpoint[grant] - heads.radius[grant]", "False", "crafted"),
         "an end before its watermark": ('said < ends["midpoint"] - ends["radius"]', "False", "r2-breach"),
     },
-    (domains, "_Leases.check_ends_told"): {
+    (suspects, "_Leases.check_ends_told"): {
         "the grant before": ("self.suspect_leases(grants['follows'] & wrong)", "pass", "chain-gap chain-fork"),
         "how the lease before ended": (
             "otherwise |= rows[f'{who}_{column}'] != said[f'last_{column}']",
@@ -193,7 +193,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         ),
         "who set the floor": ("('last', 'set_by')", "('last',)", "lease-changed"),
     },
-    (domains, "_check_uses"): {
+    (suspects, "_check_uses"): {
         "the last frame": (
             "_check_last_frames(leases, used, rows['digest'][of[np.append(firsts[1:], len(of)) - 1]])",
             "pass",
@@ -204,21 +204,21 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "how far": ("breaks('watermark-below-message', leases.watermark, top)", "False", "watermark-below-message"),
         "what was settled": ("leases.bad[name[_unsettled(rows, uses, cluster)]] = True", "pass", "crafted"),
     },
-    (domains, "_Leases.check_shape"): {
+    (suspects, "_Leases.check_shape"): {
         "nothing after an end": ("self.suspect(inside & ~self.told)", "pass", "crafted"),
         "a grant at first": ("self.suspect(self.begins != (rows['kind'] == GRANT))", "pass", "ungranted-lease"),
     },
-    (domains, "_Leases.check_conflicts"): {
+    (suspects, "_Leases.check_conflicts"): {
         "one at a time": ("others > 0", "False", "early-grant"),
     },
-    (domains, "_Leases._check_left_over"): {
+    (suspects, "_Leases._check_left_over"): {
         "what a run left out": (
             "np.minimum(grant['floor'], grant['settle_to']) < before",
             "False & (before > 0)",
             "grant-overlap floor-fell early-grant",
         ),
     },
-    (domains, "_Leases.check_sessions"): {
+    (suspects, "_Leases.check_sessions"): {
         "session leases that are over": ("final > sessions.over[session]", "False", "crafted"),
         "dropped with its session lease": (
             "~self.ended[under] & (sessions.over[session] < NEVER)",
@@ -229,7 +229,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
     (witnesses, "_plain"): {
         "how it ended": ("entry.ending.outcome in _PLAIN", "True", "revocation-incomplete ended-lease-forgotten"),
     },
-    (domains, "_Leases.check_moves"): {
+    (suspects, "_Leases.check_moves"): {
         "who is overtaken": ("self.held & ~self.given & overtaken", "self.held & False", "overtaken-lease"),
         "what counts by itself": (
             "self.first_of_chain.sum() == len(np.unique(self.name_of))",

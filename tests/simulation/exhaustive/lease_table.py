@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from appliance.formats.lease import Mode
-from appliance.lease import sessions, state
+from appliance.lease import decisions, sessions
 from tests.simulation.exhaustive import lease_promises as leases
 from tests.simulation.exhaustive.lease_casts import DUE, OVER, LeaseCast, holder, operator
 from tests.simulation.exhaustive.lease_room import START
@@ -86,7 +86,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "only X excludes": (
         (
-            state,
+            decisions,
             "conflicts",
             "return (one, other) not in _COMPATIBLE",
             "return Mode.X in (one, other)",

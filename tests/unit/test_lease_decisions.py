@@ -6,7 +6,8 @@ import pytest
 from appliance.formats.hints import NOTHING_WRITTEN, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
 from appliance.formats.witness import Ended, Witness, WitnessKind, others_digest
-from appliance.lease import state as states
+from appliance.lease import decisions
+from appliance.lease.decisions import decide
 from appliance.lease.domain import (
     Again,
     Ahead,
@@ -22,7 +23,6 @@ from appliance.lease.domain import (
     State,
     Taken,
 )
-from appliance.lease.state import decide
 from appliance.lease.wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Unavailable, Upgrade
 from tests.support.shards import HOLDER, RIVAL
 from tests.support.values import page_token
@@ -298,7 +298,7 @@ def test_older_request_wounds_every_younger_tentative_lease_in_its_way_and_no_he
 
 
 def test_domain_has_only_so_many_holders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "HOLDERS_MAX", 2)
+    monkeypatch.setattr(decisions, "HOLDERS_MAX", 2)
     two = taken(lease(Mode.S), lease(Mode.S, name=THIRD, expiry_ns=3000))
     full = decide("a", two, acquire(1, mode=Mode.S), bounds(2000))
     assert isinstance(full.answer, Unavailable)

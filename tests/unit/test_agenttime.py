@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own, page_fields
 from timeagent.agent.discipline import DISRUPTED_NS
-from timeagent.agent.page import PAGE_NAME, AgentTime, Page, PageReader, PageWriter
+from timeagent.agent.page import PAGE_NAME, AgentTime, Page, PageReader, PageWriter, running_agent
 from timeagent.errors import BadTime
 from timeagent.signedtime import STALENESS_NS, ClockStatus
 from timeagent.sources.nonce import bind_unix, nonce_door
@@ -77,6 +77,50 @@ def test_setting_the_clock_changes_nothing_before_the_agent_has_judged_it(bench:
     before = time.now()
     bench.machine.step(HOUR)
     assert time.now() == before
+
+
+def half_written(directory: Path) -> None:
+    """Leave the page as an agent does that has lost its processor in the midst of it."""
+    with (directory / PAGE_NAME).open("r+b") as file:
+        file.seek(16)
+        generation = int.from_bytes(file.read(8), "little")
+        file.seek(16)
+        file.write((generation | 1).to_bytes(8, "little"))
+
+
+def test_page_that_is_being_written_leaves_the_one_before_until_that_is_stale(bench: Bench) -> None:
+    time = bench.time()
+    token = time.token()
+    half_written(bench.directory)
+    assert time.token() == token
+    bench.machine.pass_time(STALENESS_NS + 1)
+    assert code_of(time) == "page-torn"
+    bench.hand.agent.turn()
+    assert time.token().sequence > token.sequence
+
+
+def test_who_begins_while_a_page_is_being_written_waits_for_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun() -> AgentTime | None:
+        return running_agent(
+            bench.directory, bench.machine, key_id=KEY.id, radius_ns_max=250 * MS, is_own=lambda _: False
+        )
+
+    half_written(bench.directory)
+    before = bench.machine.boot
+    assert begun() is None
+    assert MS <= bench.machine.boot - before <= SECOND
+    slept: list[int] = []
+
+    def sleep(span: int) -> None:
+        slept.append(span)
+        if len(slept) == 3:
+            bench.hand.agent.turn()
+
+    monkeypatch.setattr(bench.machine, "sleep", sleep)
+    found = begun()
+    assert found is not None
+    assert found.token().verified_by(KEY.verifier())
+    assert slept == [MS] * 3
 
 
 # Between two turns of the agent a slew can outrun the drift bound: the reader sees it by itself.

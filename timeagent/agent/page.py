@@ -30,7 +30,7 @@ from ..clock import MachineClock, boot_id
 from ..errors import BadTime, Damaged, Environment
 from ..signedtime import TOKEN_BYTES, ClockStatus, SignedTime
 from ..sources.nonce import NonceClient
-from ..units import Span, TimeInterval, span_text
+from ..units import MS, Span, TimeInterval, span_text
 
 PAGE_NAME: Final = "time.page"
 PAGE_BYTES: Final = 256
@@ -54,6 +54,7 @@ assert _HEAD.size == _TOKEN.start
 assert _BODY.size == _CRC_AT
 _NO_TOKEN: Final = bytes(TOKEN_BYTES)
 _COPIES_MAX: Final = 64
+_FIRST_LOOKS: Final = 200
 
 
 type PageFields = tuple[bytes, int, int, int, int, int, int, int, int, int, bytes]
@@ -191,7 +192,11 @@ class PageReader:
             ) from None
 
     def page(self) -> Page:
-        """Return the newest whole page. Never blocks. Raises BadTime: torn all the time, or another layout."""
+        """Return the newest whole page; while the next one is being written, the one before. Never blocks.
+
+        An agent may lose its processor in the midst of a page: what was read before is as good as a look before that,
+        and grows old by itself. Raises BadTime: torn all the time, and none was read before; or another layout.
+        """
         seen = self._seen
         if seen is not None and self.mapped[GENERATION] == seen.generation:
             return seen
@@ -200,6 +205,8 @@ class PageReader:
             if page is not None:
                 self._seen = page
                 return page
+        if seen is not None:
+            return seen
         raise BadTime(
             "page-torn",
             f"the time page {self._path} was half written at each of {_COPIES_MAX} looks",
@@ -383,10 +390,18 @@ class AgentTime:
 def running_agent(
     directory: Path, clock: MachineClock, *, key_id: bytes, radius_ns_max: Span, is_own: Callable[[bytes], bool]
 ) -> AgentTime | None:
-    """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None."""
-    try:
-        agent = AgentTime(directory, clock, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
-        agent.now_and_token()
-    except BadTime as problem:
-        return agent if problem.code in _RUNS else None
-    return agent
+    """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None.
+
+    Waits for a page that is half written, at most ``_FIRST_LOOKS`` milliseconds.
+    """
+    for _ in range(_FIRST_LOOKS):
+        try:
+            agent = AgentTime(directory, clock, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
+            agent.now_and_token()
+        except BadTime as problem:
+            if problem.code == "page-torn":
+                clock.sleep(MS)
+                continue
+            return agent if problem.code in _RUNS else None
+        return agent
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,9 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 from appliance.admin.trust import move_node
 from appliance.formats.names import Address
 from appliance.node.settings import save_settings
-from tests.support.cluster import Site
+from tests.support.cluster import Site, wait_until
 from tests.support.spoken import spoken
 from tests.support.warm import WarmProcess
+from timeagent.agent.page import PAGE_NAME, decode_page
+from timeagent.clock import SystemClock
+from timeagent.errors import BadTime
 
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
@@ -71,8 +75,17 @@ class Daemons:
         with (place / "agent.log").open("ab") as log:
             words = ["time", "run", *self.site.options(node)]
             self.running[f"{node} agent"] = WarmProcess("tenure", words, stdout=subprocess.PIPE, stderr=log)
-        waited = self.tenure(node, "time", "wait")
-        assert waited.returncode == 0, waited.stderr
+        runtime = self.site.settings[node].runtime
+        assert runtime is not None
+
+        # Not `time wait`: until the agent has made its page, this process has a bound without it.
+        def has_bound() -> bool:
+            with contextlib.suppress(OSError, BadTime):
+                page = decode_page((runtime / PAGE_NAME).read_bytes())
+                return page is not None and page.status.usable
+            return False
+
+        wait_until(SystemClock(), has_bound)
 
     def start_with_release(self, node: str, release: str) -> None:
         """Start a daemon that calls itself another release."""

@@ -100,7 +100,7 @@ class CachedValue:
         self._early = 0
         self._unkept_uses = 0
         self._unwritten: TenureError | None = None
-        self._later = session.standing.later
+        self._later = session.keeper.later
         self._flush_is_due = False
         self.counts = CacheCounts()
 

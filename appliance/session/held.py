@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
-from threading import Lock, RLock
-from typing import Final, Literal
+from threading import Lock, RLock, Timer
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
 from appliance.formats.policy import PolicyNumbers
+from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
 from appliance.lease.client import Ask
-from appliance.lease.wire import Age, Over, Relinquish
+from appliance.lease.session_client import SessionClient
+from appliance.lease.wire import PAGE_LEASES_MAX, Age, Inspect, LeasePage, LeaseView, Over, Relinquish
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
-from timeagent.units import Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
+from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, check_callable, check_type
+from timeagent.units import SECOND, Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, HintedFile, Hints, joined
 from ..formats.witness import Half
+
+if TYPE_CHECKING:
+    from appliance.lease.transport import Transport  # TLS, and all that it loads, is for those who connect
 
 
 class Recall(StrEnum):
@@ -37,7 +43,7 @@ class Recall(StrEnum):
     IGNORE = "ignore"
     """It is kept until its holder gives it back."""
     YIELD = "yield"
-    """So too, but it is given back where its session and an older request may wait for each other (``Circle``)."""
+    """So too, but it is given back where its session and an older request may wait for each other (``recalls.py``)."""
     FINISH = "finish"
     """Its holder is told, and it is given back when the holder has finished: at the end of its block."""
     FLUSH = "flush"
@@ -167,22 +173,116 @@ def part_of(signed: SignedWitness) -> tuple[int, Half]:
     return head.going_by, head.half
 
 
-@dataclass(slots=True)
+class Routes(Protocol):
+    """How the shards are reached."""
+
+    @property
+    def map(self) -> ShardMap:
+        """The newest map that is known here."""
+        ...
+
+    def transport(self, shard: int) -> Transport:
+        """Return the way to a shard. Raises ShardUnavailable when there is none."""
+        ...
+
+
+@dataclass(eq=False)
 class Keeper:
-    """What the leases of one session, and its parts, share."""
+    """One session's ports, lock and leases: for its parts, and for the tools that are made of sessions."""
 
     time: NodeTime
     policy: PolicyNumbers
+    routes: Routes
+    holder: Holder
+    """How its leases name the session."""
+    randomness: random.Random
     background: bool = True
     """Whether the session has threads; else it does what is due when it is called."""
     lock: RLock = field(default_factory=RLock)
-    """The session's, never held while a shard is asked."""
+    """Never held while a shard is asked."""
     losses: Losses = field(default_factory=Losses)
     process: int = field(default_factory=os.getpid)
     held: dict[Lease, None] = field(default_factory=dict)
     """Those that were taken and not given back, in the order in which they were taken."""
+    alone: dict[Lease, None] = field(default_factory=dict)
+    """Those of the held ones that are under no session lease: each is renewed, and runs out, by itself."""
+    unused: dict[Lease, int] = field(default_factory=dict)
+    """Those of the held ones that are sticky and that nobody uses; since when, by the boot clock."""
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
+    _clients: dict[int, SessionClient] = field(default_factory=dict)
+    _put_off: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """What a session without threads has to do yet, and from when on, by the boot clock."""
+
+    def client(self, shard: int) -> SessionClient:
+        """Return the dealings with a shard. Raises ShardUnavailable when there is no way to it."""
+        if shard not in self._clients:
+            transport = self.routes.transport(shard)
+            self._clients[shard] = SessionClient(transport, self.time, self.policy, self.holder, self.randomness)
+        return self._clients[shard]
+
+    def refuse_child(self, what: str) -> None:
+        """Raise BadRequest in a child after fork."""
+        if self.process != os.getpid():
+            raise BadRequest(
+                "forked",
+                f"this {what} belongs to process {self.process}, this is its child {os.getpid()}",
+                hint="open the cluster in the child",
+            )
+
+    def hold(self, lease: Lease) -> None:
+        """Have a lease. Under the lock."""
+        self.held[lease] = None
+        if lease.session_lease is None:
+            self.alone[lease] = None
+
+    def forget(self, leases: Iterable[Lease]) -> None:
+        """Have these no longer."""
+        with self.lock:
+            for lease in leases:
+                self.held.pop(lease, None)
+                self.alone.pop(lease, None)
+
+    def in_use(self, domain: str) -> Lease | None:
+        """Return a lease on a domain that the session has in use, or None. Asks nobody."""
+        with self.lock:
+            mine = [each for each in self.held if each.domain == domain and each not in self.unused]
+        return next((each for each in mine if each.ended is None), None)
+
+    def leases_below(self, domain: str) -> list[LeaseView]:
+        """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
+        below = f"{domain}/"
+        transport = self.routes.transport(self.routes.map.shards_of(below)[0])
+        found: list[LeaseView] = []
+        after, more = below, True
+        while more:
+            question = Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)
+            (reply,) = transport.call([question], self.policy.attempt_timeout_ns)
+            if not isinstance(reply, LeasePage):
+                raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
+            found += (each for each in reply.leases if each.domain.startswith(below))
+            more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain
+        return found
+
+    def later(self, span: Span, do: Callable[[], None]) -> None:
+        """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
+
+        A session without threads calls it when it renews, as time passes.
+        """
+        if not self.background:
+            self._put_off.append((self.time.boot_ns() + span, do))
+            return
+        timer = Timer(span / SECOND, do)
+        timer.daemon = True
+        timer.start()
+
+    def do_due(self) -> None:
+        """Call what was put off until now, in a session without threads."""
+        boot = self.time.boot_ns()
+        due = [each for each in self._put_off if each[0] <= boot]
+        self._put_off = [each for each in self._put_off if each[0] > boot]
+        for _, do in due:
+            do()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -477,12 +577,8 @@ class Lease:
     def _kept(self, *, own: bool = False) -> Keeper:
         """Return its keeper. ``own``: raise BadRequest in a child after fork."""
         assert self.keeper is not None, "a lease that no session has taken"
-        if own and self.keeper.process != os.getpid():
-            raise BadRequest(
-                "forked",
-                f"this lease belongs to process {self.keeper.process}, this is its child {os.getpid()}",
-                hint="open the cluster in the child",
-            )
+        if own:
+            self.keeper.refuse_child("lease")
         return self.keeper
 
     def wrote(self, timestamp: Instant, time: bytes) -> None:

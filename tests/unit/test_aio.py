@@ -347,7 +347,7 @@ def test_semaphore_that_is_lost_is_told_to_who_waits_for_that(site: Site) -> Non
         session = cluster.session("test")
         slot = await session.take(lambda core: Semaphore(core, "gpu", 2))
         slot.core.lease.lose("broken", LossReason.BROKEN)
-        session.core._keeper.losses.tell()
+        session.core.keeper.losses.tell()
         assert (await slot.lost()).reason is LossReason.BROKEN
         await slot.relinquish()
         async with (

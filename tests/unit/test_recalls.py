@@ -290,7 +290,7 @@ def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
     session._pending[bytes(16)] = undecided
     session.relinquish([lease])
     assert lease.ended in ("relinquished", "abandoned")
-    assert session._keeper.held == {}
+    assert session.keeper.held == {}
 
 
 # -- over a socket, in threads -----------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def test_who_waits_gives_way_only_to_an_older_one_that_goes_on_waiting_for_what_
             )
             return Recalled(request_id=bytes(16), run=bytes(8), heard=0, wanted=(wanted,))
 
-        monkeypatch.setattr(session._leasing, "hear", hear)
+        monkeypatch.setattr(session._recalls, "ask", hear)
         began = site.time.boot_ns()
         with pytest.raises(TryAgain) as told:
             session.acquire("b", timeout_s=8)

@@ -292,7 +292,7 @@ def test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wai
     session = site.session()
 
     def lose() -> bool:
-        held = {site.shard_of(lease.domain): lease for lease in session._keeper.held}
+        held = {site.shard_of(lease.domain): lease for lease in session.keeper.held}
         if lost in held:
             held[lost].lose("revoked", LossReason.BROKEN)
         return False

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -158,8 +157,7 @@ class LeaseUnavailable(msgspec.Struct, frozen=True, gc=False):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True, gc=False):
     """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
 
     reason: str
@@ -168,8 +166,7 @@ class Suspect:
     correlation_id: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Stands:
+class Stands(msgspec.Struct, frozen=True, gc=False):
     """A session lease is granted or renewed."""
 
     signed: SignedWitness
@@ -206,19 +203,11 @@ class LeaseClient:
 
     # -- leases --------------------------------------------------------------------------------------------------------
 
-    def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
+    def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X, sent: ClockLook | None = None) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return self._asks([domain], age, mode, ClockLook.of(self._time))[0]
-
-    def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: ClockLook) -> list[Ask]:
-        """Return requests, new ones for what is only named."""
-        names, first_ns = iter(self._request_ids(len(domains))), sent.now.midpoint
-        return [
-            Ask(each, name := next(names), age or Age(first_try_ns=first_ns, request_id=name), sent.token, mode)
-            if isinstance(each, str)
-            else each
-            for each in domains
-        ]
+        sent = sent or ClockLook.of(self._time)
+        name = self._randomness.randbytes(16)
+        return Ask(domain, name, age or Age(first_try_ns=sent.now.midpoint, request_id=name), sent.token, mode)
 
     def _request_ids(self, count: int) -> list[bytes]:
         """Return new ones: the same that one after the other would be."""
@@ -250,7 +239,7 @@ class LeaseClient:
         """
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or ClockLook.of(self._time)
-        asked = self._asks(asks, None, mode, sent)
+        asked = [self.ask(each, None, mode, sent) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = sent.now.latest + wait_ns + term
         requests: list[wire.Request] = [
@@ -419,8 +408,7 @@ class LeaseClient:
         replies = self._call([request], 0, give_up_ns)
         if isinstance(replies, LeaseUnavailable):
             return replies
-        (reply,) = replies
-        if not isinstance(reply, wire.SessionGranted):
+        if not isinstance(reply := replies[0], wire.SessionGranted):
             return as_result(reply, "")
         where = "the shard's witness of a session lease"
         came = ClockLook.of(self._time)
@@ -552,11 +540,9 @@ class LeaseClient:
             except Damaged as problem:
                 results.append(LeaseUnavailable(each.domain, "answer-damaged", problem.message))
                 continue
-            if witness.domain != each.domain or witness.holder != self._holder:
-                whose = witness.holder
-                reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
-            else:
-                reason = contradicted or self._beyond(witness.expiry_ns, came)
+            whose, reason = witness.holder, contradicted or self._beyond(witness.expiry_ns, came)
+            if witness.domain != each.domain or whose != self._holder:
+                reason = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
             granted = LeaseGranted(signed, witness, came, reply.hints)
             results.append(granted if reason is None else Suspect(reason, witness.domain, witness.correlation_id))
         return results

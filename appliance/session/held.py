@@ -23,8 +23,7 @@ from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
 from appliance.formats.policy import PolicyNumbers
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
-from appliance.lease.client import Ask
-from appliance.lease.session_client import SessionClient
+from appliance.lease.client import Ask, LeaseClient
 from appliance.lease.wire import PAGE_LEASES_MAX, Age, Inspect, LeasePage, LeaseView, Over, Relinquish
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, check_callable, check_type
@@ -210,15 +209,15 @@ class Keeper:
     """Those of the held ones that are sticky and that nobody uses; since when, by the boot clock."""
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
-    _clients: dict[int, SessionClient] = field(default_factory=dict)
+    _clients: dict[int, LeaseClient] = field(default_factory=dict)
     _put_off: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     """What a session without threads has to do yet, and from when on, by the boot clock."""
 
-    def client(self, shard: int) -> SessionClient:
+    def client(self, shard: int) -> LeaseClient:
         """Return the dealings with a shard. Raises ShardUnavailable when there is no way to it."""
         if shard not in self._clients:
             transport = self.routes.transport(shard)
-            self._clients[shard] = SessionClient(transport, self.time, self.policy, self.holder, self.randomness)
+            self._clients[shard] = LeaseClient(transport, self.time, self.policy, self.holder, self.randomness)
         return self._clients[shard]
 
     def refuse_child(self, what: str) -> None:

@@ -435,9 +435,8 @@ class Leasing:
     def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: ClockLook) -> Ask:
         ask = attempt.asks.get((shard, domain))
         if ask is None:
-            name = self._random.randbytes(16)
-            attempt.age = attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)
-            ask = Ask(domain, name, attempt.age, sent.token, attempt.wanted[domain])
+            ask = self._keeper.client(shard).ask(domain, attempt.age, attempt.wanted[domain], sent)
+            attempt.age = ask.age
             attempt.asks[shard, domain] = ask
         return ask
 

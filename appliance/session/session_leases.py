@@ -18,8 +18,7 @@ from typing import Final
 
 from appliance.formats.policy import PolicyNumbers
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.client import LeaseGranted, LeaseUnavailable, Result, Suspect, may_ask_again
-from appliance.lease.session_client import SessionResult, Stands
+from appliance.lease.client import LeaseGranted, LeaseUnavailable, Result, SessionResult, Stands, Suspect, may_ask_again
 from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Above, Age, DropSession, Over, Refused, Relinquish
 from timeagent.errors import TenureError
 from timeagent.units import Instant, Span

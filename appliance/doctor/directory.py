@@ -19,17 +19,18 @@ from timeagent.units import MINUTE, SECOND, Instant, TimeInterval, span_text
 
 from .health import HealthCheck, Room, failed, judged, passed, unsure
 
-TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READS: Final = 5
+_NAME: Final = re.compile(r"[a-z0-9.-]{1,64}", re.ASCII)
+VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
+CLOCK_UNSURE_NS: Final = 2 * SECOND
+CLOCK_FAIL_NS: Final = MINUTE
+"""The default delay of a rack's seal: a server's clock that is so far ahead gives no second opinion on it."""
 
 
 def room_of(path: Path) -> Room:
     found = os.statvfs(path)
     return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
-
-
-_NAME: Final = re.compile(r"[a-z0-9.-]{1,64}", re.ASCII)
 
 
 def checked(name: str) -> str:
@@ -39,18 +40,12 @@ def checked(name: str) -> str:
     return name
 
 
-VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
-
-
 class TrialDirectory:
-    """A directory below ``tmp`` to try things in, on one mount; gone, with all that is in it, at the end of the block.
-
-    A verb may block while the server is away; what the operating system refuses is raised as OSError, as it came.
-    """
+    """A directory below ``tmp`` to try things in, on one mount; gone, with all that is in it, after the block."""
 
     def __init__(self, root: Path, name: str) -> None:
         """Take the root, and a name that nobody else uses. Touches nothing yet."""
-        self._tmp = root / TMP
+        self._tmp = root / "tmp"
         self._place = self._tmp / name
         self._made_tmp = False
 
@@ -133,32 +128,30 @@ class TrialDirectory:
     def _path(self, name: str) -> str:
         return os.fspath(self._place / checked(name))
 
+    # What is tried here with one client, a line for each.
 
-def _write_and_close(descriptor: int, data: str) -> None:
-    try:
-        os.write(descriptor, data.encode("ascii"))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class Probe(TrialDirectory):
     def owner(self) -> HealthCheck:
         self.make("owner", "x")
         owner, user = self.stat("owner").st_uid, os.geteuid()
         wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
         way_out = "export without all_squash; the same numeric user and group on all machines"
-        return judged(
-            "user mapping", f"files belong to who makes them (user {user})", wrong, way_out, holds=owner == user
-        )
+        said = f"files belong to who makes them (user {user})"
+        return judged("user mapping", said, wrong, way_out, holds=owner == user)
 
     def linked(self) -> HealthCheck:
+        """Say whether link(2) decides, and says by open and fstat what it did."""
         self.make("first", "first")
         self.make("second", "second")
         self.link("target", "first")
-        refused = not self.link("target", "second")
-        names = self.stat("target").st_nlink
-        return judge_linked(names, second_refused=refused, content_kept=self.read("target") == "first")
+        wrong = ""
+        if self.link("target", "second"):
+            wrong = "a second file was linked to a name that was taken"
+        elif self.read("target") != "first":
+            wrong = "the name holds another file than the one that was linked first"
+        elif (names := self.stat("target").st_nlink) != 2:  # noqa: PLR2004 - "first" and "target"
+            wrong = f"a file with two names says that it has {names}"
+        way_out = "use a file system with hard links, and one for the whole root"
+        return judged("hard links", "link(2) takes a name once, and says so", wrong, way_out, holds=not wrong)
 
     def exclusive(self) -> HealthCheck:
         refused = self.make("taken", "") and not self.make("taken", "")
@@ -178,10 +171,12 @@ class Probe(TrialDirectory):
         os.unlink(self._place / "often")
 
 
-_BOTH_NAMES: Final = 2
-CLOCK_UNSURE_NS: Final = 2 * SECOND
-CLOCK_FAIL_NS: Final = MINUTE
-"""The default delay of a rack's seal: a server's clock that is so far ahead gives no second opinion on it."""
+def _write_and_close(descriptor: int, data: str) -> None:
+    try:
+        os.write(descriptor, data.encode("ascii"))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def judge_directory(where: Path) -> HealthCheck:
@@ -199,18 +194,6 @@ def judge_directory(where: Path) -> HealthCheck:
     if mode & stat.S_IWOTH:
         return unsure(name, f"{said}: anybody may write there", f"chmod o-w {where}")
     return passed(name, said)
-
-
-def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> HealthCheck:
-    """Say whether link(2) decides. ``names``: how many the file has afterwards, by open and fstat."""
-    name, way_out = "hard links", "use a file system with hard links, and one for the whole root"
-    if not second_refused:
-        return failed(name, "a second file was linked to a name that was taken", way_out)
-    if not content_kept:
-        return failed(name, "the name holds another file than the one that was linked first", way_out)
-    if names != _BOTH_NAMES:
-        return failed(name, f"a file with two names says that it has {names}", way_out)
-    return passed(name, "link(2) takes a name once, and says so")
 
 
 def judge_server_clock(server: Instant, local: TimeInterval) -> HealthCheck:

@@ -1,12 +1,11 @@
-"""What this machine brings and which file system a path is on, judged by what docs/nfs.md relies on. Pure.
+"""Which file system a path is on and how it is mounted, judged by what docs/nfs.md relies on.
 
-What it reads are the texts of ``/proc/self/mountinfo`` and ``/proc/self/mountstats``.
+All that it reads are the texts of ``/proc/self/mountinfo`` and ``/proc/self/mountstats``.
 """
 
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,47 +13,13 @@ from typing import Final
 
 from .health import HealthCheck, failed, judged, passed, unsure
 
-
-def judge_user(user: int, umask: int) -> list[HealthCheck]:
-    wrong = "this is the superuser, whom no file mode stops, and whom root_squash makes nobody"
-    way_out = "run it as the user that runs the node (tenure); in throw-away machines commands take --allow-root"
-    who = judged("user", f"user {user}", wrong, way_out, holds=user != 0)
-    if not umask & stat.S_IWGRP:
-        return [who, passed("umask", f"{umask:04o}")]
-    price = f"{umask:04o}: other users of the group could not write to new directories"
-    way_out = "umask 002 (UMask=0002 in a unit), unless all processes run as one user"
-    return [who, unsure("umask", price, way_out)]
-
-
-def judge_runtime(where: str, kind: str) -> HealthCheck:
-    said = f"{where} is on {kind}"
-    wrong = f"{said}: a lease shard must forget everything when the machine stops"
-    way_out = "mount a tmpfs there, or set runtime in node.toml"
-    return judged("tmpfs", said, wrong, way_out, holds=kind in FORGETFUL)
-
-
-def judge_randomness(*, ready: bool) -> HealthCheck:
-    wrong, way_out = "the kernel has not gathered any yet", "wait for it, or give the machine virtio-rng"
-    return judged("randomness", "the kernel's generator is ready", wrong, way_out, holds=ready)
-
-
-def judge_listening(address: str, problem: str | None) -> HealthCheck:
-    way_out = "change `listen` in node.toml, or stop who listens there"
-    return judged(
-        "port", f"{address} is the node's, or free for it", f"{address}: {problem}", way_out, holds=not problem
-    )
-
-
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _NFS: Final = frozenset({"nfs", "nfs4"})
 _LASTING: Final = frozenset({"ext4", "ext3", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
 _NEVER: Final = frozenset({"cifs", "smb3", "smbfs", "vfat", "exfat", "msdos", "ntfs", "ntfs3", "iso9660", "squashfs"})
-_OPTIONS: Final = 5
-"""The field of a mountinfo line with the options of the mount; those of its file system stand behind the dash:"""
-_SUPER_OPTIONS: Final = 2
-_MOUNTED_ON: Final = 4
-"""The word of a mountstats line `device X mounted on POINT with fstype ...`."""
+_LINE: Final = re.compile(r"\S+ \S+ \S+ \S+ (\S+) (\S+)( .*)? - (\S*) (\S*) (\S*)")
+"""Of a mountinfo: the mount's point and options; behind the dash the file system, its source and its options."""
 _AGE_S_MAX: Final = 60
 """The kernel's own ceiling for what a client may remember (acregmax, acdirmax)."""
 _DEFAULT_AGES: Final = {"acregmin": 3, "acregmax": 60, "acdirmin": 30, "acdirmax": 60}
@@ -83,19 +48,10 @@ def parse_mountinfo(text: str) -> list[Mount]:
     """Return all mounts, the later ones over the earlier. Lines that are none are left out."""
     found = []
     for line in text.splitlines():
-        left, dash, right = line.partition(" - ")
-        before, after = left.split(" "), right.split(" ")
-        if not dash or len(before) <= _OPTIONS or len(after) <= _SUPER_OPTIONS:
-            continue
-        options = (before[_OPTIONS] + "," + after[_SUPER_OPTIONS]).split(",")
-        found.append(
-            Mount(
-                _unescaped(before[4]),
-                after[0],
-                _unescaped(after[1]),
-                dict(each.partition("=")[::2] for each in options if each),
-            )
-        )
+        if parts := _LINE.match(line):
+            point, own, _, kind, source, its = parts.groups()
+            options = dict(each.partition("=")[::2] for each in f"{own},{its}".split(",") if each)
+            found.append(Mount(_unescaped(point), kind, _unescaped(source), options))
     return found
 
 
@@ -125,10 +81,9 @@ def is_local(path: Path, mountinfo: str | None = None) -> bool:
 def judge_kind(mount: Mount) -> HealthCheck:
     name, said = "file system", f"{mount.kind} at {mount.point}"
     if mount.nfs:
-        version = mount.version
-        if version in ("3", "4.1", "4.2"):
-            return passed(name, f"NFS {version} of {mount.source} at {mount.point}")
-        said = f"NFS {version or 'of unknown version'} of {mount.source}"
+        if mount.version in ("3", "4.1", "4.2"):
+            return passed(name, f"NFS {mount.version} of {mount.source} at {mount.point}")
+        said = f"NFS {mount.version or 'of unknown version'} of {mount.source}"
         return unsure(name, f"{said}: what is relied on was measured on 3 and 4.2", "mount it with vers=4.2 or vers=3")
     if mount.kind in _NEVER:
         wrong = f"{said} has no hard links that decide between two machines"
@@ -164,9 +119,8 @@ def judge_options(mount: Mount) -> list[HealthCheck]:
 def _judge_caching(options: Mapping[str, str]) -> HealthCheck:
     name = "caching"
     if "noac" in options:
-        return unsure(
-            name, "noac: nothing is remembered, each stat asks the server", "leave noac out: it is not needed"
-        )
+        price = "noac: nothing is remembered, each stat asks the server"
+        return unsure(name, price, "leave noac out: it is not needed")
     told = {each: options.get("actimeo", options.get(each, "")) for each in _DEFAULT_AGES}
     ages = {each: int(told[each]) if told[each].isdecimal() else age for each, age in _DEFAULT_AGES.items()}
     oldest = max(ages["acregmax"], ages["acdirmax"])
@@ -184,11 +138,10 @@ def delegations_returned(mountstats: str, point: str) -> int | None:
     """Return how many delegations this client has given back on a mount so far; None where the file does not say."""
     here = False
     for line in mountstats.splitlines():
-        words = line.split()
-        if words[:1] == ["device"]:
-            here = len(words) > _MOUNTED_ON and _unescaped(words[_MOUNTED_ON]) == point
-        elif here and words[:1] == ["DELEGRETURN:"] and len(words) > 1 and words[1].isdecimal():
-            return int(words[1])
+        if mounted := re.match(r"device \S+ mounted on (\S+)|device", line):
+            here = _unescaped(mounted[1] or "") == point
+        elif here and (returned := re.match(r"\s*DELEGRETURN: (\d+)", line, re.ASCII)):
+            return int(returned[1])
     return None
 
 
@@ -200,9 +153,8 @@ def judge_delegations(mount: Mount, before: int | None, after: int | None) -> He
     way_out = "on the server: sysctl fs.leases-enable=0, then mount again; or mount with vers=3"
     risk = "a client that was cut off reads old bytes, and stalls others' links until its NFS lease ends (90 s)"
     if before is None or after is None:
-        return unsure(
-            name, f"NFS {mount.version} may hand them out, and this kernel does not count them: {risk}", way_out
-        )
+        price = f"NFS {mount.version} may hand them out, and this kernel does not count them: {risk}"
+        return unsure(name, price, way_out)
     if after > before:
         return failed(name, f"the server hands them out: {risk}", way_out)
     return passed(name, "none was handed out for a file that was read again and again")

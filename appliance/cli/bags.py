@@ -133,11 +133,9 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     reached = log.horizon.refresh()
     ahead = target - now.latest
     if ahead > parse_span(options.wait):
-        raise BadRequest(
-            "too-far-ahead",
-            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
-            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
-        )
+        what = f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time"
+        hint = f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s"
+        raise BadRequest("too-far-ahead", what, hint=hint)
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
         note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
     progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
@@ -202,9 +200,8 @@ def pack(cluster: Cluster, options: Namespace) -> int:
 
 def retain(cluster: Cluster, options: Namespace) -> int:
     if options.days < 1:
-        raise BadRequest(
-            "bad-days", f"{options.days} days: a pack is kept for at least one", hint="use --days 1 or more"
-        )
+        hint = "use --days 1 or more"
+        raise BadRequest("bad-days", f"{options.days} days: a pack is kept for at least one", hint=hint)
     log = cluster.logs.opened(options.log)
     retention = Retention(cluster.context, log.grid, options.days * DAY)
     cutoff = retention.cutoff()

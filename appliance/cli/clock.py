@@ -181,11 +181,8 @@ def _asking(summary: str, verb: Callable[[_Asking, Namespace], int], *own: Argum
 def _stated_radius(text: str) -> Span:
     radius = parse_span(text)
     if not 0 < radius <= UNBOUNDED_RADIUS_NS:
-        raise BadRequest(
-            "bad-radius",
-            f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}",
-            hint="state how far the clock can be off, such as 250ms",
-        )
+        what = f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}"
+        raise BadRequest("bad-radius", what, hint="state how far the clock can be off, such as 250ms")
     return radius
 
 
@@ -379,20 +376,16 @@ def _token_bytes(data: bytes, file: str) -> bytes:
     text = "".join(data.decode("ascii", "replace").split())
     if set(text) <= set(string.hexdigits) and len(text) == 2 * TOKEN_BYTES:
         return bytes.fromhex(text)
-    raise Damaged(
-        "time-damaged",
-        f"{_named(file)} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits",
-        hint="name a file with one signed time, raw or in hex, or a malfeasance report",
-    )
+    what = f"{_named(file)} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits"
+    raise Damaged("time-damaged", what, hint="name a file with one signed time, raw or in hex, or a malfeasance report")
 
 
 def _digest(text: str | None) -> bytes | None:
     if text is None:
         return None
     if len(text) != 2 * DIGEST_BYTES or not set(text) <= set(string.hexdigits):
-        raise BadRequest(
-            "bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint="check --over"
-        )
+        hint = "check --over"
+        raise BadRequest("bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint=hint)
     return bytes.fromhex(text)
 
 

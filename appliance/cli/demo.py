@@ -37,11 +37,8 @@ def run_demo(options: Namespace) -> int:
         too_few = f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}"
         raise BadRequest("too-few-nodes", too_few, hint=f"--nodes {NODES_MIN} or more")
     if not SECONDS_MIN <= options.seconds <= SECONDS_MAX:
-        raise BadRequest(
-            "bad-seconds",
-            f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded",
-            hint="leave it out for 8",
-        )
+        what = f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded"
+        raise BadRequest("bad-seconds", what, hint="leave it out for 8")
     directory = Path(options.directory or tempfile.mkdtemp(prefix="tenure-demo-")).absolute()
     root = parse_root(options.root) if options.root else None
     clock = SystemClock()

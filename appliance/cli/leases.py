@@ -217,9 +217,8 @@ def _the_one(hand: ByHand, options: Namespace) -> LeaseView | None:
         return next((each for each in views if each.correlation_id.hex() == options.lease), None)
     if len(views) > 1:
         names = ", ".join(each.correlation_id.hex() for each in views)
-        raise BadRequest(
-            "several-leases", f"there are {len(views)} leases on {options.domain!r}: {names}", hint="name one: --lease"
-        )
+        hint = "name one: --lease"
+        raise BadRequest("several-leases", f"there are {len(views)} leases on {options.domain!r}: {names}", hint=hint)
     return views[0] if views else None
 
 
@@ -243,11 +242,9 @@ def _session(hand: ByHand, options: Namespace, term: Span) -> tuple[bytes, Holde
         session_id = b""
     views = hand.under(options.domain, session_id) if len(session_id) == _SESSION_BYTES else []
     if not views or views[0].holder.process != NO_PROCESS:
-        raise BadRequest(
-            "no-session",
-            f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand",
-            hint=f"--session {NEW_SESSION} begins one: each shard has its own; shards ls, and lease ls say what is out",
-        )
+        what = f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand"
+        hint = f"--session {NEW_SESSION} begins one: each shard has its own; shards ls, and lease ls say what is out"
+        raise BadRequest("no-session", what, hint=hint)
     return session_id, views[0].holder
 
 
@@ -281,11 +278,8 @@ def _relinquish(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     if view is None:
         return _over(options)
     if options.whole_session and view.session_id is None:
-        raise BadRequest(
-            "no-session",
-            f"the lease on {view.domain!r} is under no session lease",
-            hint="leave out --whole-session: it is given back alone",
-        )
+        hint = "leave out --whole-session: it is given back alone"
+        raise BadRequest("no-session", f"the lease on {view.domain!r} is under no session lease", hint=hint)
     outcome = hand.relinquish(view, whole_session=options.whole_session)
     if now.surely_past(view.expiry_ns):
         return _over(options, view)  # given back all the same: who comes next need not wait for it
@@ -325,11 +319,8 @@ def _confirmed(view: LeaseView, options: Namespace) -> str:
     name, reason = options.yes, options.reason
     if name is None or reason is None:
         if not sys.stdin.isatty():
-            raise BadRequest(
-                "not-confirmed",
-                f"the lease on {view.domain!r} is that of {_who(view)}; nobody is here to confirm its end",
-                hint="--yes DOMAIN --reason TEXT",
-            )
+            what = f"the lease on {view.domain!r} is that of {_who(view)}; nobody is here to confirm its end"
+            raise BadRequest("not-confirmed", what, hint="--yes DOMAIN --reason TEXT")
         until = rfc3339(view.expiry_ns)
         note(f"{view.domain}: {view.mode} {view.phase} of {_who(view)} ({view.holder.purpose}), until {until} as yet")
         name = _typed("its name, to revoke it: ") if name is None else name

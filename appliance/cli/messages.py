@@ -73,11 +73,8 @@ def run_publish(options: Namespace) -> int:
     try:
         stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")  # noqa: SIM115 - below
     except OSError as problem:
-        raise BadRequest(
-            "no-such-file",
-            f"cannot read {options.file}: {problem.strerror}",
-            hint="name a file, or - for standard input",
-        ) from None
+        hint = "name a file, or - for standard input"
+        raise BadRequest("no-such-file", f"cannot read {options.file}: {problem.strerror}", hint=hint) from None
     with stream, open_cluster(options) as cluster, cluster.session(options.purpose) as session:
         return _publish(cluster, session, stream, options)
 
@@ -329,20 +326,14 @@ def named_fold(view: str, spec: str | None) -> Fold[Any]:
     """Return the fold of a view: one that comes with tenure, or the one that ``spec`` names. Raises BadRequest."""
     spec = spec or FOLDS.get(view)
     if spec is None:
-        raise BadRequest(
-            "no-such-view",
-            f"no fold is known for the view {view!r}",
-            hint=f"name it: --fold MODULE:NAME; known: {', '.join(FOLDS)}",
-        )
+        hint = f"name it: --fold MODULE:NAME; known: {', '.join(FOLDS)}"
+        raise BadRequest("no-such-view", f"no fold is known for the view {view!r}", hint=hint)
     module, _, name = spec.partition(":")
     try:
         fold = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
-        raise BadRequest(
-            "bad-fold",
-            f"{spec!r} cannot be imported: {problem}",
-            hint="write MODULE:NAME, with the module on PYTHONPATH",
-        ) from None
+        hint = "write MODULE:NAME, with the module on PYTHONPATH"
+        raise BadRequest("bad-fold", f"{spec!r} cannot be imported: {problem}", hint=hint) from None
     if not isinstance(fold, Fold) or fold.view != view:
         kind = f"the fold of the view {fold.view}" if isinstance(fold, Fold) else f"a {type(fold).__name__}"
         raise BadRequest("bad-fold", f"{spec!r} is {kind}, not a fold of {view}", hint="name the view as its fold does")

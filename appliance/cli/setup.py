@@ -74,20 +74,15 @@ def _listen(options: Namespace) -> Listen:
     at = parse_address(options.listen)
     reached_at = parse_address(options.address) if options.address else at
     if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
-        raise BadRequest(
-            "no-address",
-            f"other nodes cannot reach {reached_at}: it means every address of this machine",
-            hint="say where they reach it: --address HOST",
-        )
+        what = f"other nodes cannot reach {reached_at}: it means every address of this machine"
+        raise BadRequest("no-address", what, hint="say where they reach it: --address HOST")
     family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
     try:
         socket.create_server((at.host, 0), family=family).close()
     except OSError as problem:
-        raise BadRequest(
-            "no-address",
-            f"this machine cannot listen at {at.host}: {problem.strerror or problem}",
-            hint="name an address that `ip address` shows, or 0.0.0.0 with --address HOST",
-        ) from None
+        what = f"this machine cannot listen at {at.host}: {problem.strerror or problem}"
+        hint = "name an address that `ip address` shows, or 0.0.0.0 with --address HOST"
+        raise BadRequest("no-address", what, hint=hint) from None
     return Listen(at, reached_at)
 
 
@@ -131,11 +126,8 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
     if settings.root_key != marker.root_key:
         return None
     if options.node is not None and options.node != settings.node:
-        raise Environment(
-            "key-exists",
-            f"this machine is node {settings.node} of the cluster at {root} already ({place})",
-            hint=f"say --node {settings.node}, or name another --node-dir",
-        )
+        what = f"this machine is node {settings.node} of the cluster at {root} already ({place})"
+        raise Environment("key-exists", what, hint=f"say --node {settings.node}, or name another --node-dir")
     check_own_keys(registers_at(storage, root), settings)
     return settings
 
@@ -317,11 +309,8 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
             if runs != node:
                 waiting.discard(shard)
         if waiting and cluster.time.boot_ns() >= until:
-            raise TryAgain(
-                "not-handed-over",
-                f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys",
-                hint="tenure shards ls says who should; call it again",
-            )
+            what = f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys"
+            raise TryAgain("not-handed-over", what, hint="tenure shards ls says who should; call it again")
         if waiting:
             cluster.time.sleep(_LOOK_FOR_HEIRS_NS)
     return 0
@@ -331,11 +320,8 @@ def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
     runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
     if runtime.is_dir() and daemon_lock(runtime).is_held():
-        raise TryAgain(
-            "daemon-runs",
-            f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
-            hint="end it with SIGINT (Ctrl-C), then call this again",
-        )
+        what = f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys"
+        raise TryAgain("daemon-runs", what, hint="end it with SIGINT (Ctrl-C), then call this again")
     return 0
 
 

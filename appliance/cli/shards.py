@@ -75,16 +75,12 @@ def _move(cluster: Cluster, options: Namespace) -> int:
     newest, place, node = cluster.registers.newest_map(), options.shard, options.node
     layout = newest.layout if newest.before is None else newest.before
     if not 0 <= place < len(layout.owners):
-        raise BadRequest(
-            "no-such-shard",
-            f"map {newest.number} has the shards 0 to {len(layout.owners) - 1}, not {place}",
-            hint="tenure shards ls",
-        )
+        what = f"map {newest.number} has the shards 0 to {len(layout.owners) - 1}, not {place}"
+        raise BadRequest("no-such-shard", what, hint="tenure shards ls")
     check_nodes(cluster.registers, [node])
     if newest.before is None and newest.owners[place] == node and _runner(cluster, newest, place) in (None, node):
-        raise BadRequest(
-            "moved-already", f"shard {place} belongs to {node} by map {newest.number}, and runs there", hint="shards ls"
-        )
+        what = f"shard {place} belongs to {node} by map {newest.number}, and runs there"
+        raise BadRequest("moved-already", what, hint="shards ls")
     return _carried_out(cluster, options, lambda before: moved(before, {place: node}))
 
 
@@ -103,11 +99,8 @@ def _reshard(cluster: Cluster, options: Namespace) -> int:
     nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(owners))
     check_nodes(cluster.registers, nodes)
     if newest.before is None and options.count == len(newest.owners):
-        raise BadRequest(
-            "resharded-already",
-            f"map {newest.number} has {options.count} shards already",
-            hint="tenure shards move gives one to another node",
-        )
+        hint = "tenure shards move gives one to another node"
+        raise BadRequest("resharded-already", f"map {newest.number} has {options.count} shards already", hint=hint)
     keys = cluster.registers.newest_trust().keys
     spared = sorted({entry.node for entry in keys if entry.revoked_from_ns is None} - set(nodes))
     if spared:

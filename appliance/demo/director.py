@@ -95,9 +95,8 @@ class Director:
                     entry = Opening(id=f"open-{number:02d}", account=account(number), amount=OPENING_AMOUNT)
                     outcome = session.publish(LOG, [encode(entry)], under=leases)
                 if not isinstance(outcome, Committed):
-                    raise Environment(
-                        "demo-failed", f"opening {account(number)} ended as {outcome}", hint="run it again"
-                    )
+                    hint = "run it again"
+                    raise Environment("demo-failed", f"opening {account(number)} ended as {outcome}", hint=hint)
                 self.course.openings.append(entry.id)
         self.narrate(f"{ACCOUNTS} accounts are open with {OPENING_AMOUNT} each; {ACCOUNTS * OPENING_AMOUNT} in all.")
         for machine in self.machines:
@@ -127,11 +126,9 @@ class Director:
                 if held:
                     break
                 if self.clock.boot_ns() > deadline:
-                    raise Environment(
-                        "demo-stuck",
-                        f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}",
-                        hint=f"run it while less else does, or look at stderr.log under {self.place.directory}",
-                    )
+                    what = f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}"
+                    hint = f"run it while less else does, or look at stderr.log under {self.place.directory}"
+                    raise Environment("demo-stuck", what, hint=hint)
                 victim.send("teller", signal.SIGCONT)
                 self.clock.sleep(self.randomness.randrange(20) * MS)
                 self._drain()
@@ -402,6 +399,5 @@ def audit(place: DemoPlace) -> tuple[int, dict[str, Any]]:
     try:
         return done.returncode, msgspec.json.decode(done.stdout)
     except msgspec.DecodeError:
-        raise Environment(
-            "demo-failed", f"the audit failed: {done.stderr.decode(errors='replace').strip()}", hint="run it by hand"
-        ) from None
+        what = f"the audit failed: {done.stderr.decode(errors='replace').strip()}"
+        raise Environment("demo-failed", what, hint="run it by hand") from None

@@ -56,6 +56,7 @@ from .wire import (
     Upgrade,
     Welcome,
     Withdraw,
+    foreign,
 )
 from .witness_ledger import BatchSigner
 
@@ -64,13 +65,9 @@ _LOOKED_AT: Final = 2_048
 
 
 def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
-    """Answer a Hello: another version or another cluster is refused by name."""
-    if hello.version != PROTOCOL_VERSION:
-        why = f"this shard speaks version {PROTOCOL_VERSION}; version {hello.version} was offered"
-        return Refused(request_id=NO_REQUEST, code="protocol-version", message=why, hint="use the same release")
-    if hello.cluster_id != identity.cluster_id:
-        why = f"this shard is of cluster {identity.cluster_id.hex()}, not of {hello.cluster_id.hex()}"
-        return Refused(request_id=NO_REQUEST, code="other-cluster", message=why, hint="check the root")
+    """Answer a Hello: another version, cluster or shard is refused by name."""
+    if (refused := foreign(hello, identity.cluster_id, "this shard")) is not None:
+        return refused
     if hello.shard is not None and hello.shard != identity.number:
         here, there = shard_text(identity.number), shard_text(hello.shard)
         why = f"this is shard {here} at node {identity.node}, not shard {there}"

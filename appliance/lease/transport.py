@@ -21,6 +21,7 @@ from timeagent.keys import key_id
 from timeagent.units import SECOND, Span, span_text
 
 from . import tls, wire
+from .sockets import BootClock
 from .tls import Trust
 
 _CHUNK_BYTES = 64 * 1024
@@ -41,14 +42,6 @@ class Transport(Protocol):
         Raises ShardUnavailable when no answer came: it may have happened or not. Raises BadRequest above the limits of
         a call.
         """
-        ...
-
-
-class BootClock(Protocol):
-    """A clock, as far as a time-out needs one."""
-
-    def boot_ns(self) -> int:
-        """Return nanoseconds since boot."""
         ...
 
 

@@ -90,7 +90,7 @@ RESTARTS: tuple[Mutant, ...] = (
         one(
             hosted_shard,
             "HostedShard._stopped_at_once",
-            "self._store.leases and (not self._shard.is_of_no_map)",
+            "self.store.leases and (not self.shard.is_of_no_map)",
             "False",
         ),
         "resumed",
@@ -101,8 +101,8 @@ RESTARTS: tuple[Mutant, ...] = (
         one(
             hosted_shard,
             "HostedShard._leave",
-            "number, size = self._ledger.end",
-            "number, size = (self._ledger.end[0], max(0, self._ledger.end[1] - 1))",
+            "number, size = self.ledger.end",
+            "number, size = (self.ledger.end[0], max(0, self.ledger.end[1] - 1))",
         ),
         "resumed",
         "restarts",

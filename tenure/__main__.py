@@ -8,10 +8,11 @@ if not __debug__:
     sys.stderr.write("tenure: refused to start under python -O: the assertions are part of the program\n")
     sys.exit(2)
 
-if __name__ == "__main__":  # `python -m tenure`
-    from tenure.script import entry as begin
+if __name__ == "__main__" and sys.argv[1:2] == ["run"] and "--quick" in sys.argv:
+    from appliance.recipes.quick_run import quick_run
 
-    sys.exit(begin())
+    if (_code := quick_run(sys.argv[2:])) is not None:
+        sys.exit(_code)
 
 import argparse
 import contextlib
@@ -232,3 +233,7 @@ def _hold_repeats_back() -> None:
 
     assert logging.lastResort is not None
     logging.lastResort.addFilter(Repeats())
+
+
+if __name__ == "__main__":
+    sys.exit(entry())

@@ -72,7 +72,7 @@ def _course(director: Director, options: Namespace, randomness: random.Random) -
 def _judge(director: Director, options: Namespace) -> int:
     place = director.place
     acknowledged = {each for machine in director.machines for each in machine.acknowledged()}
-    verdict = verify(place, director.course, acknowledged)
+    verdict = verify(place, acknowledged)
     same = f"Every node reads the same {verdict.transfers_read} transfers."
     director.narrate(same if verdict.nodes_agree else "The nodes do NOT read the same.")
     plant(options.fault, director, runs=False)

@@ -56,6 +56,8 @@ from .shards import carry_out, check_answer
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
+_LOOK_FOR_HEIRS_NS: Final = 500 * MS
+NOT_WHOLLY: Final = 1
 
 
 def _node_name(options: Namespace) -> str:
@@ -152,14 +154,14 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
     time = EmbeddedTime(machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max)
     now = time.now().midpoint
     settings = set_up(storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file)
-    cluster = policy.cluster_id.hex()[:12]
-    said = [f"{root} is now the root of cluster {cluster}; this machine is its node {settings.node}."]
+    said = [
+        f"{root} is now the root of cluster {policy.cluster_id.hex()[:12]}; this machine is its node {settings.node}."
+    ]
     _founded(options, settings, policy, key_file, said, already=False)
     if policy.assumed_radius_ns and not options.json:
-        note(
-            f"tenure: where no time source has a bound, clocks are assumed to be good to "
-            f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
-        )
+        good_to = span_text(policy.assumed_radius_ns)
+        assumed = f"where no time source has a bound, clocks are assumed to be good to {good_to}"
+        note(f"tenure: {assumed}; times made so are labelled")
     return 0
 
 
@@ -251,10 +253,6 @@ def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
     )
 
 
-_LOOK_FOR_HEIRS_NS: Final = 500 * MS
-NOT_WHOLLY: Final = 1
-
-
 def run_leave(options: Namespace) -> int:
     root = named_root(options)
     options.root = str(root)
@@ -335,15 +333,15 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
     left = has_left(cluster.registers, node)
     shards = shards_of(cluster.registers, node)
     remains = _remains(cluster, node, shards, left=left, own=options.node is None)
-    present(
+    return present(
         options,
         "tenure.leave",
         {"node": node, "left": left, "shards": shards, "remains": remains},
         f"{node} has left the cluster at {cluster.root}." if left else f"{node} has not left yet.",
         "What is not done:" if remains else "",
         *(f"  {line}" for line in remains),
+        status=0 if left else NOT_WHOLLY,
     )
-    return 0 if left else NOT_WHOLLY
 
 
 def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own: bool) -> list[str]:

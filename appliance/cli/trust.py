@@ -88,13 +88,9 @@ def _show(cluster: Cluster, options: Namespace) -> int:
         and (entry.revoked_from_ns is None or now < entry.revoked_from_ns)
     ]
     if not entries:
-        raise NotTrusted(
-            "no-such-key",
-            f"the newest trust record has no {options.purpose or ''} key of {options.node} that counts now".replace(
-                "  ", " "
-            ),
-            hint="tenure trust ls shows all keys",
-        )
+        which = f"{options.purpose} key" if options.purpose else "key"
+        what = f"the newest trust record has no {which} of {options.node} that counts now"
+        raise NotTrusted("no-such-key", what, hint="tenure trust ls shows all keys")
     lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
     fields = {"number": record.number, "node": options.node, "public": lines}
     return present(options, "tenure.trust-public", fields, *lines)
@@ -149,10 +145,8 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     if unknown and key is None:
         lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
         present(options, "tenure.trust-staged", {"node": node, "public": lines}, *lines)
-        note(
-            f"tenure: these keys are made and not in use yet. Where the root key is: tenure trust issue {node} "
-            "--public FILE --root-key FILE; then repeat this call"
-        )
+        issuing = f"tenure trust issue {node} --public FILE --root-key FILE"
+        note(f"tenure: these keys are made and not in use yet. Where the root key is: {issuing}; then repeat this call")
         return 1
     if unknown:
         assert key is not None

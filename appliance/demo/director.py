@@ -37,6 +37,7 @@ from .machines import DemoPlace
 
 ACCOUNTS: Final = 12
 OPENING_AMOUNT: Final = 100
+OPENINGS: Final = {f"open-{number:02d}": account(number) for number in range(ACCOUNTS)}
 REBOOT_NS: Final = SECOND
 """How long the killed machine is away before its daemon starts again."""
 
@@ -48,7 +49,6 @@ _SEAL_POLL_NS: Final = 100 * MS
 
 @dataclass(slots=True)
 class Course:
-    openings: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     victim: str = ""
     held_by_victim: list[str] = field(default_factory=list)
@@ -90,14 +90,12 @@ class Director:
             by_agent = self.course.time_by_agent = cluster.time_by_agent
             maker = "comes from the node's agent" if by_agent else "is made in each process: no agent runs"
             self.narrate(f"Time {maker}.")
-            for number in range(ACCOUNTS):
-                with session.acquire(account(number), record_only=True) as leases:
-                    entry = Opening(id=f"open-{number:02d}", account=account(number), amount=OPENING_AMOUNT)
+            for name, opened in OPENINGS.items():
+                entry = Opening(id=name, account=opened, amount=OPENING_AMOUNT)
+                with session.acquire(opened, record_only=True) as leases:
                     outcome = session.publish(LOG, [encode(entry)], under=leases)
                 if not isinstance(outcome, Committed):
-                    hint = "run it again"
-                    raise Environment("demo-failed", f"opening {account(number)} ended as {outcome}", hint=hint)
-                self.course.openings.append(entry.id)
+                    raise Environment("demo-failed", f"opening {opened} ended as {outcome}", hint="run it again")
         self.narrate(f"{ACCOUNTS} accounts are open with {OPENING_AMOUNT} each; {ACCOUNTS * OPENING_AMOUNT} in all.")
         for machine in self.machines:
             machine.start_teller(ACCOUNTS)
@@ -376,17 +374,15 @@ def read_as(place: DemoPlace, node: int) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
 
 
-def verify(place: DemoPlace, course: Course, acknowledged: set[str]) -> DemoVerdict:
+def verify(place: DemoPlace, acknowledged: set[str]) -> DemoVerdict:
     """Read as every node, and compare with what was acknowledged."""
     readings = [read_as(place, node) for node in range(len(place.machines))]
     digests = {hashlib.sha256(msgspec.json.encode(reading)).digest() for reading in readings}
     books = Books().apply_all(message["payload"].encode() for message in readings[0])
-    transfers = len(books.seen) - len(course.openings)
-    missing = sorted((acknowledged | set(course.openings)) - set(books.seen))
     return DemoVerdict(
         transfers_acknowledged=len(acknowledged),
-        transfers_read=transfers,
-        lost=missing,
+        transfers_read=len(books.seen) - len(OPENINGS),
+        lost=sorted((acknowledged | OPENINGS.keys()) - books.seen.keys()),
         doubled=books.doubled,
         sum_conserved=books.conserved,
         lowest_balance=books.lowest,

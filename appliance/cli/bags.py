@@ -142,8 +142,7 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
 
 
 def _seal(cluster: Cluster, options: Namespace) -> int:
-    log = cluster.logs.opened(options.log)
-    report = Metronome(cluster.context, log.grid).turn(cluster.time.now())
+    report = Metronome(cluster.context, cluster.logs.opened(options.log).grid).turn(cluster.time.now())
     fields = {"log": options.log, "closed": report.bags_closed, "sealed": report.racks_sealed}
     words = f"closed {counted(report.bags_closed, 'bag')}, sealed {counted(report.racks_sealed, 'rack')}"
     return present(options, "tenure.seal", fields, words)
@@ -214,8 +213,7 @@ def retain(cluster: Cluster, options: Namespace) -> int:
 
 
 def show_forecast(cluster: Cluster, options: Namespace) -> int:
-    grid = cluster.logs.opened(options.log).grid
-    found = forecast(cluster.context, grid, options.days)
+    found = forecast(cluster.context, cluster.logs.opened(options.log).grid, options.days)
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"
     return present(
         options,

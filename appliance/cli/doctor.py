@@ -39,7 +39,19 @@ from ..admin.membership import read_marker
 from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
 from ..bag.roots import cluster_storage_at, is_address, parse_root
-from ..doctor.directory import TrialDirectory, checked, judge_directory, judge_server_clock, room_of
+from ..doctor.directory import (
+    FORGETFUL,
+    TrialDirectory,
+    checked,
+    delegations_returned,
+    judge_delegations,
+    judge_directory,
+    judge_kind,
+    judge_options,
+    judge_server_clock,
+    mount_of,
+    room_of,
+)
 from ..doctor.health import (
     ASSUMED_WORDS,
     CheckVerdict,
@@ -52,14 +64,6 @@ from ..doctor.health import (
     judged,
     passed,
     unsure,
-)
-from ..doctor.machine import (
-    FORGETFUL,
-    delegations_returned,
-    judge_delegations,
-    judge_kind,
-    judge_options,
-    mount_of,
 )
 from ..doctor.probes import TwoHands, probe_store
 from ..formats.birth import ROOT_VARIABLE, open_birth, store_of

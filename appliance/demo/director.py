@@ -74,8 +74,7 @@ class Director:
         self.machines = [Machine(each, chance.getrandbits(31), self.clock, self._events) for each in machines]
 
     def open_cluster(self) -> Cluster:
-        first = self.place.machines[0]
-        return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
+        return Cluster.open(self.place.root, node_dir=self.place.machines[0].directory, allow_root=True)
 
     def begin(self, fault: str | None) -> None:
         if fault == "early-grant":
@@ -173,8 +172,7 @@ class Director:
         self._drain()
         with self.open_cluster() as cluster:
             log = cluster.logs.opened(LOG)
-            target = cluster.time.now().latest
-            log.horizon.settle(target)
+            log.horizon.settle(cluster.time.now().latest)
             while log.horizon.authority.sealer.newest_sealed() is None:
                 self.clock.sleep(_SEAL_POLL_NS)
         self.narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")

@@ -31,9 +31,8 @@ from timeagent.units import Span
 
 from ..bag.objects import Bucket
 from ..bag.roots import Root
-from .directory import TrialDirectory
+from .directory import TrialDirectory, judge_kind, mount_of
 from .health import CheckVerdict, HealthCheck, failed, judged, passed, unsure
-from .machine import judge_kind, mount_of
 
 RACERS: Final = 16
 ROUNDS: Final = 12

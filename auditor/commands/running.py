@@ -113,8 +113,7 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
     tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)
     if arguments.db is not None and asked.whole:
-        result = _audited(arguments, tree)
-        return Archive(tree, result, open_audited(arguments.db).timeline, root_key=root_key)
+        return Archive(tree, _audited(arguments, tree), open_audited(arguments.db).timeline, root_key=root_key)
     part, signatures = None if asked.whole else _audited(arguments, tree), Signatures()
     with shown(AuditProgress()) as progress:
         result, timeline = audit_with_timeline(

@@ -15,7 +15,16 @@ import pytest
 
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
-from appliance.doctor.directory import TrialDirectory, room_of
+from appliance.doctor.directory import (
+    Mount,
+    TrialDirectory,
+    delegations_returned,
+    judge_delegations,
+    judge_kind,
+    judge_options,
+    mount_of,
+    room_of,
+)
 from appliance.doctor.health import (
     CheckVerdict,
     HealthCheck,
@@ -26,14 +35,6 @@ from appliance.doctor.health import (
     judge_room,
     passed,
     unsure,
-)
-from appliance.doctor.machine import (
-    Mount,
-    delegations_returned,
-    judge_delegations,
-    judge_kind,
-    judge_options,
-    mount_of,
 )
 from appliance.formats.names import Address
 from tenure.__main__ import main

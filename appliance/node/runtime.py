@@ -20,7 +20,7 @@ from weakref import WeakSet
 from timeagent.errors import BadConfiguration, Environment
 
 from ..doctor.machine import FORGETFUL, mount_of
-from ..lease.connection import credentials
+from ..lease.sockets import credentials
 
 if TYPE_CHECKING:
     from .settings import Settings

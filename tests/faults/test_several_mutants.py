@@ -345,7 +345,7 @@ MUTANTS: dict[str, Fault] = {
         writer_server,
         "Batcher._flush",
         "len(data)",
-        "len(taken[0].frames)",
+        "len(taken[0][0])",
         writers.test_what_several_have_handed_in_makes_room_again_once_it_is_written,
         (),
     ),

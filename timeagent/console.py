@@ -77,14 +77,14 @@ def with_verbs(summary: str, verbs: Mapping[str, Command], *own: Argument, defau
     return command(summary, lambda options: verbs[str(options.verb or default)].run(options), add_verbs, *own)
 
 
-def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any], *lines: str) -> int:
-    """Print what a command did or found: with --json as one object, else as lines. Return 0, its exit code."""
+def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any], *lines: str, status: int = 0) -> int:
+    """Print what a command did or found: with --json as one object, else as lines. Return its exit code, ``status``."""
     if options.json:
         print_json(schema, fields)
     else:
         say_all(lines)
         sys.stdout.flush()  # who reads a pipe is told now: a command may go on for hours
-    return 0
+    return status
 
 
 def print_json(schema: str, fields: Mapping[str, Any], *, version: int = 1) -> None:

@@ -125,10 +125,10 @@ def judge_evidence(options: Namespace) -> int:
         shown.append({"peer": peer_name, "proven": proven})
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
         lines.append(f"{peer_name}: {what or 'both clocks can have been right'}")
-    present(options, "tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown}, *lines)
-    if any(each["proven"] for each in shown):
-        return _NO
-    return _NOT_VERIFIED if any(each["proven"] is None for each in shown) else _DONE
+    unchecked = any(each["proven"] is None for each in shown)
+    status = _NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else _DONE
+    fields = {"kind": record.kind, "exchanges": shown}
+    return present(options, "tenure.time.evidence.verdict", fields, *lines, status=status)
 
 
 def _opened(data: bytes, where: str) -> _Record:
@@ -181,11 +181,8 @@ def _asking(summary: str, verb: Callable[[_Asking, Namespace], int], *own: Argum
 def _stated_radius(text: str) -> Span:
     radius = parse_span(text)
     if not 0 < radius <= UNBOUNDED_RADIUS_NS:
-        raise BadRequest(
-            "bad-radius",
-            f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}",
-            hint="state how far the clock can be off, such as 250ms",
-        )
+        what = f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}"
+        raise BadRequest("bad-radius", what, hint="state how far the clock can be off, such as 250ms")
     return radius
 
 
@@ -302,26 +299,19 @@ def _source_lines(views: list[SourceView]) -> list[str]:
 def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[str]:
     columns = shutil.get_terminal_size((100, 24)).columns
     style = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
-    rows = [
-        Row(
-            view.source,
-            view.interval,
-            f"{span_text(view.interval.radius)} {view.role}" if view.interval else "no bound",
-        )
-        for view in views
-    ]
+    words = [f"{span_text(each.interval.radius)} {each.role}" if each.interval else "no bound" for each in views]
+    rows = [Row(each.source, each.interval, said) for each, said in zip(views, words, strict=True)]
     return plot(rows, together, columns, style)
 
 
 def _verify(options: Namespace) -> int:
-    data = _read(options.file, _REPORT_BYTES_MAX)
+    data, named = _read(options.file, _REPORT_BYTES_MAX), _named(options.file)
     if data.lstrip()[:1] == b"{":  # a signed time never begins so
         from timeagent.roughtime.malfeasance import verify_report
 
-        return verify_report(data, _named(options.file), options)
-    token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))
-    over = _digest(options.over)
-    verdict, reason = _verdict(token, options.key, over)
+        return verify_report(data, named, options)
+    token = SignedTime.decode(_token_bytes(data, named), named)
+    verdict, reason = _verdict(token, options.key, _digest(options.over))
     fields = _token_fields(token)
     present(
         options,
@@ -373,26 +363,22 @@ def _token_fields(token: SignedTime) -> dict[str, Any]:
     }
 
 
-def _token_bytes(data: bytes, file: str) -> bytes:
+def _token_bytes(data: bytes, named: str) -> bytes:
     if len(data) == TOKEN_BYTES:
         return data
     text = "".join(data.decode("ascii", "replace").split())
     if set(text) <= set(string.hexdigits) and len(text) == 2 * TOKEN_BYTES:
         return bytes.fromhex(text)
-    raise Damaged(
-        "time-damaged",
-        f"{_named(file)} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits",
-        hint="name a file with one signed time, raw or in hex, or a malfeasance report",
-    )
+    what = f"{named} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits"
+    raise Damaged("time-damaged", what, hint="name a file with one signed time, raw or in hex, or a malfeasance report")
 
 
 def _digest(text: str | None) -> bytes | None:
     if text is None:
         return None
     if len(text) != 2 * DIGEST_BYTES or not set(text) <= set(string.hexdigits):
-        raise BadRequest(
-            "bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint="check --over"
-        )
+        hint = "check --over"
+        raise BadRequest("bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint=hint)
     return bytes.fromhex(text)
 
 

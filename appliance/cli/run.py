@@ -212,11 +212,8 @@ def _waiting() -> Iterator[Callable[[Denied], None]]:
 def _lock(options: Namespace) -> int:
     """Leave a keeper behind and return, once it has the lease or has said why not."""
     if options.pid is None and stat.S_ISFIFO(os.fstat(1).st_mode):
-        raise BadRequest(
-            "no-owner",
-            "standard output is a pipe, as in $(...): who calls may be a shell that ends at once",
-            hint="say whose lock it is: --pid $$",
-        )
+        what = "standard output is a pipe, as in $(...): who calls may be a shell that ends at once"
+        raise BadRequest("no-owner", what, hint="say whose lock it is: --pid $$")
     owner = Owner(os.getppid() if options.pid is None else options.pid)
     ours, its = socket.socketpair()
     sys.stderr.flush()

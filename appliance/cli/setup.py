@@ -56,6 +56,8 @@ from .shards import carry_out, check_answer
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
+_LOOK_FOR_HEIRS_NS: Final = 500 * MS
+NOT_WHOLLY: Final = 1
 
 
 def _node_name(options: Namespace) -> str:
@@ -74,20 +76,15 @@ def _listen(options: Namespace) -> Listen:
     at = parse_address(options.listen)
     reached_at = parse_address(options.address) if options.address else at
     if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
-        raise BadRequest(
-            "no-address",
-            f"other nodes cannot reach {reached_at}: it means every address of this machine",
-            hint="say where they reach it: --address HOST",
-        )
+        what = f"other nodes cannot reach {reached_at}: it means every address of this machine"
+        raise BadRequest("no-address", what, hint="say where they reach it: --address HOST")
     family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
     try:
         socket.create_server((at.host, 0), family=family).close()
     except OSError as problem:
-        raise BadRequest(
-            "no-address",
-            f"this machine cannot listen at {at.host}: {problem.strerror or problem}",
-            hint="name an address that `ip address` shows, or 0.0.0.0 with --address HOST",
-        ) from None
+        what = f"this machine cannot listen at {at.host}: {problem.strerror or problem}"
+        hint = "name an address that `ip address` shows, or 0.0.0.0 with --address HOST"
+        raise BadRequest("no-address", what, hint=hint) from None
     return Listen(at, reached_at)
 
 
@@ -131,11 +128,8 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
     if settings.root_key != marker.root_key:
         return None
     if options.node is not None and options.node != settings.node:
-        raise Environment(
-            "key-exists",
-            f"this machine is node {settings.node} of the cluster at {root} already ({place})",
-            hint=f"say --node {settings.node}, or name another --node-dir",
-        )
+        what = f"this machine is node {settings.node} of the cluster at {root} already ({place})"
+        raise Environment("key-exists", what, hint=f"say --node {settings.node}, or name another --node-dir")
     check_own_keys(registers_at(storage, root), settings)
     return settings
 
@@ -160,14 +154,14 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
     time = EmbeddedTime(machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max)
     now = time.now().midpoint
     settings = set_up(storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file)
-    cluster = policy.cluster_id.hex()[:12]
-    said = [f"{root} is now the root of cluster {cluster}; this machine is its node {settings.node}."]
+    said = [
+        f"{root} is now the root of cluster {policy.cluster_id.hex()[:12]}; this machine is its node {settings.node}."
+    ]
     _founded(options, settings, policy, key_file, said, already=False)
     if policy.assumed_radius_ns and not options.json:
-        note(
-            f"tenure: where no time source has a bound, clocks are assumed to be good to "
-            f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
-        )
+        good_to = span_text(policy.assumed_radius_ns)
+        assumed = f"where no time source has a bound, clocks are assumed to be good to {good_to}"
+        note(f"tenure: {assumed}; times made so are labelled")
     return 0
 
 
@@ -259,10 +253,6 @@ def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
     )
 
 
-_LOOK_FOR_HEIRS_NS: Final = 500 * MS
-NOT_WHOLLY: Final = 1
-
-
 def run_leave(options: Namespace) -> int:
     root = named_root(options)
     options.root = str(root)
@@ -317,11 +307,8 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
             if runs != node:
                 waiting.discard(shard)
         if waiting and cluster.time.boot_ns() >= until:
-            raise TryAgain(
-                "not-handed-over",
-                f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys",
-                hint="tenure shards ls says who should; call it again",
-            )
+            what = f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys"
+            raise TryAgain("not-handed-over", what, hint="tenure shards ls says who should; call it again")
         if waiting:
             cluster.time.sleep(_LOOK_FOR_HEIRS_NS)
     return 0
@@ -331,11 +318,8 @@ def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
     runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
     if runtime.is_dir() and daemon_lock(runtime).is_held():
-        raise TryAgain(
-            "daemon-runs",
-            f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
-            hint="end it with SIGINT (Ctrl-C), then call this again",
-        )
+        what = f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys"
+        raise TryAgain("daemon-runs", what, hint="end it with SIGINT (Ctrl-C), then call this again")
     return 0
 
 
@@ -349,15 +333,15 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
     left = has_left(cluster.registers, node)
     shards = shards_of(cluster.registers, node)
     remains = _remains(cluster, node, shards, left=left, own=options.node is None)
-    present(
+    return present(
         options,
         "tenure.leave",
         {"node": node, "left": left, "shards": shards, "remains": remains},
         f"{node} has left the cluster at {cluster.root}." if left else f"{node} has not left yet.",
         "What is not done:" if remains else "",
         *(f"  {line}" for line in remains),
+        status=0 if left else NOT_WHOLLY,
     )
-    return 0 if left else NOT_WHOLLY
 
 
 def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own: bool) -> list[str]:

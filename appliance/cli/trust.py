@@ -88,13 +88,9 @@ def _show(cluster: Cluster, options: Namespace) -> int:
         and (entry.revoked_from_ns is None or now < entry.revoked_from_ns)
     ]
     if not entries:
-        raise NotTrusted(
-            "no-such-key",
-            f"the newest trust record has no {options.purpose or ''} key of {options.node} that counts now".replace(
-                "  ", " "
-            ),
-            hint="tenure trust ls shows all keys",
-        )
+        which = f"{options.purpose} key" if options.purpose else "key"
+        what = f"the newest trust record has no {which} of {options.node} that counts now"
+        raise NotTrusted("no-such-key", what, hint="tenure trust ls shows all keys")
     lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
     fields = {"number": record.number, "node": options.node, "public": lines}
     return present(options, "tenure.trust-public", fields, *lines)
@@ -149,10 +145,8 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     if unknown and key is None:
         lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
         present(options, "tenure.trust-staged", {"node": node, "public": lines}, *lines)
-        note(
-            f"tenure: these keys are made and not in use yet. Where the root key is: tenure trust issue {node} "
-            "--public FILE --root-key FILE; then repeat this call"
-        )
+        issuing = f"tenure trust issue {node} --public FILE --root-key FILE"
+        note(f"tenure: these keys are made and not in use yet. Where the root key is: {issuing}; then repeat this call")
         return 1
     if unknown:
         assert key is not None
@@ -193,11 +187,8 @@ def _delegate(options: Namespace) -> int:
     """Make online keys: needs no cluster, no network and no mount."""
     span, each = parse_span(options.span), parse_span(options.each)
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):
-        raise BadRequest(
-            "bad-delegation-span",
-            f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys",
-            hint="say --for 365d --each 30d",
-        )
+        what = f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys"
+        raise BadRequest("bad-delegation-span", what, hint="say --for 365d --each 30d")
     long_term = load_private_key(Path(options.roughtime_key))
     place = Path(options.out)
     try:
@@ -234,11 +225,9 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
     for line in filter(None, map(str.strip, text.splitlines())):
         owner, _, purpose = line.rpartition(" ")[2].partition(":")
         if owner != node or purpose not in list(Purpose) or Purpose(purpose) in publics:
-            raise BadRequest(
-                "bad-public-line",
-                f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice",
-                hint=f"purposes are {', '.join(Purpose)}; tenure trust rotate prints such lines",
-            )
+            what = f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice"
+            hint = f"purposes are {', '.join(Purpose)}; tenure trust rotate prints such lines"
+            raise BadRequest("bad-public-line", what, hint=hint)
         publics[Purpose(purpose)] = parse_public_line(line, str(path))
     if not publics:
         raise BadRequest("no-public-line", f"{path} holds no key", hint="tenure trust rotate prints such lines")
@@ -272,9 +261,8 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
     newest = cluster.registers.newest_policy()
     number = newest.number if options.number is None else options.number
     if not 1 <= number <= newest.number:
-        raise BadRequest(
-            "no-such-policy", f"there is no policy {number}", hint=f"they are numbered from 1 to {newest.number}"
-        )
+        hint = f"they are numbered from 1 to {newest.number}"
+        raise BadRequest("no-such-policy", f"there is no policy {number}", hint=hint)
     policy = cluster.registers.policy(number)
     derived = {
         "takeover": (policy.takeover_ns(), "a holder died: its domains are blocked so long, at most"),
@@ -298,9 +286,8 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
     if not changes:
         raise BadRequest("nothing-to-set", "no number is named", hint="tenure policy show names them all")
     if options.root_key is None and not options.dry_run:
-        raise BadRequest(
-            "no-root-key", "the root key signs a policy", hint="say --root-key FILE; with --dry-run nothing is changed"
-        )
+        hint = "say --root-key FILE; with --dry-run nothing is changed"
+        raise BadRequest("no-root-key", "the root key signs a policy", hint=hint)
     before = cluster.registers.newest_policy()
     try:
         policy = next_policy(before, changes)

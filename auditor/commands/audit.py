@@ -128,9 +128,8 @@ def _bundle(manifest: dict[str, Any], result: Audit, arguments: argparse.Namespa
 
 def _diff(reports: list[Path], form: str) -> int:
     if len(reports) != 2 or form not in ("text", "json"):  # noqa: PLR2004 - two reports
-        raise BadRequest(
-            "bad-diff", "audit diff compares two reports, in text or JSON", hint="audit diff A.json B.json"
-        )
+        hint = "audit diff A.json B.json"
+        raise BadRequest("bad-diff", "audit diff compares two reports, in text or JSON", hint=hint)
     from auditor.report.comparing import DIFF_SCHEMA, compare, diff_lines, read_report
 
     diff = compare(*map(read_report, reports))
@@ -167,11 +166,8 @@ def _report(result: Audit, arguments: argparse.Namespace, about: dict[str, Any],
 def run_export(arguments: argparse.Namespace) -> int:
     """Audit and write the tables. Returns 0 whatever is found: the findings are one of them."""
     if len(arguments.reports) != 1 or arguments.parquet is None or arguments.format not in ("text", "json"):
-        raise BadRequest(
-            "bad-export",
-            "audit export takes one PATH and --parquet DIR, and reports in text or JSON",
-            hint="tenure audit export PATH --parquet DIR",
-        )
+        what = "audit export takes one PATH and --parquet DIR, and reports in text or JSON"
+        raise BadRequest("bad-export", what, hint="tenure audit export PATH --parquet DIR")
     (arguments.path,) = arguments.reports
     from .export import export
 

@@ -113,8 +113,7 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
     tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)
     if arguments.db is not None and asked.whole:
-        result = _audited(arguments, tree)
-        return Archive(tree, result, open_audited(arguments.db).timeline, root_key=root_key)
+        return Archive(tree, _audited(arguments, tree), open_audited(arguments.db).timeline, root_key=root_key)
     part, signatures = None if asked.whole else _audited(arguments, tree), Signatures()
     with shown(AuditProgress()) as progress:
         result, timeline = audit_with_timeline(
@@ -130,18 +129,14 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
 def _opened(arguments: argparse.Namespace) -> Tree:
     if arguments.reread and arguments.db is None:
-        raise BadRequest(
-            "no-db",
-            "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway",
-            hint="leave out --reread, or name the index with --db FILE",
-        )
+        what = "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway"
+        raise BadRequest("no-db", what, hint="leave out --reread, or name the index with --db FILE")
     tree = open_tree(arguments.path, arguments.store)
     there = tree.logs()
     absent = next((log for log in arguments.log if log not in there), None)
     if absent is not None:
-        raise BadRequest(
-            "no-such-log", f"{arguments.path} holds no log {absent!r}", hint=f"it holds {', '.join(there) or 'none'}"
-        )
+        hint = f"it holds {', '.join(there) or 'none'}"
+        raise BadRequest("no-such-log", f"{arguments.path} holds no log {absent!r}", hint=hint)
     return tree
 
 
@@ -174,11 +169,8 @@ def pinned(path: Path | None) -> bytes | None:
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError as problem:
-        raise BadRequest(
-            "root-key-unreadable",
-            f"cannot read {path}: {problem.strerror}",
-            hint="name a file with one ssh-ed25519 line",
-        ) from None
+        hint = "name a file with one ssh-ed25519 line"
+        raise BadRequest("root-key-unreadable", f"cannot read {path}: {problem.strerror}", hint=hint) from None
     line = next((line for line in text.splitlines() if line.startswith("ssh-ed25519 ")), text.strip())
     return parse_public_line(line, str(path))
 

@@ -2,7 +2,7 @@
 
 A loss is found by whoever looks first: the renewal thread, or a call that uses the lease. It is told after every lock
 is let go, once to each listener, in the thread that found it. ``Recall`` says what is done when another asks for the
-lease; ``SessionLease`` is the lease that keeps others alive with one renewal.
+lease, ``SessionLease`` is the lease that keeps others alive with one renewal.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
-from threading import Lock, RLock, Timer
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Protocol
 
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
 from appliance.formats.policy import PolicyNumbers
@@ -26,61 +25,18 @@ from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Wi
 from appliance.lease.client import Ask, LeaseClient
 from appliance.lease.wire import PAGE_LEASES_MAX, Age, Inspect, LeasePage, LeaseView, Over, Relinquish
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, check_callable, check_type
-from timeagent.units import SECOND, Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
+from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, check_callable
+from timeagent.units import Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, HintedFile, Hints, joined
 from ..formats.witness import Half
+from .endings import UNKNOWN, LossReason, Outlook, Recall
 
 if TYPE_CHECKING:
     from appliance.lease.transport import Transport  # TLS, and all that it loads, is for those who connect
 
 
-class Recall(StrEnum):
-    """What a session does with a lease that another asks for."""
-
-    IGNORE = "ignore"
-    """It is kept until its holder gives it back."""
-    YIELD = "yield"
-    """So too, but it is given back where its session and an older request may wait for each other (``recalls.py``)."""
-    FINISH = "finish"
-    """Its holder is told, and it is given back when the holder has finished: at the end of its block."""
-    FLUSH = "flush"
-    """Its holder's functions are called, in a thread, and may publish under it; then it is given back."""
-    RELINQUISH = "relinquish"
-    """It is given back at once: nothing more is begun under it."""
-
-
-KEPT: Final = frozenset({Recall.IGNORE, Recall.YIELD})
-"""With these nothing is done when another asks: nobody listens for it."""
-
-
 _log = logging.getLogger(__name__)
-
-
-class LossReason(StrEnum):
-    """Why a lease is over against its holder's will."""
-
-    EXPIRED = "expired"
-    """It was not renewed in time: the process, or its renewal thread, stood still."""
-    HOLD_CAP = "hold cap"
-    """It was held for as long as it was taken for (``hold_ns_max``)."""
-    NO_PROGRESS = "no progress"
-    """Its holder did not get on (``progress_within_ns``), so it was not renewed."""
-    REVOKED = "revoked"
-    """An operator has ended it: ``Loss.by`` says who and why."""
-    BROKEN = "broken"
-    """Its shard has ended it, or does not know it any more."""
-    SHARD_UNREACHABLE = "shard unreachable"
-    """It expired while its shard did not answer."""
-    CLOCK_UNSAFE = "clock unsafe"
-    """It expired, or may have, while this node had no bounded time; or its shard's witness contradicts this clock."""
-    RECALLED = "recalled"
-    """Another asked for it, and it is given back, as was chosen when it was taken."""
-
-
-UNKNOWN: Final = frozenset({LossReason.SHARD_UNREACHABLE, LossReason.CLOCK_UNSAFE})
-"""What leaves it open whether the shard still has a lease that is not over here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +57,6 @@ class Loss:
     def __str__(self) -> str:
         """Return it in words, without the domain."""
         return self.reason + (f" by {self.by.node}/{self.by.process}: {self.by.purpose}" if self.by else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a holder knows of its lease at an instant."""
-
-    state: Literal["held", "unknown", "over"]
-    """``unknown``: the last renewal failed, so nobody here can tell what its shard knows of it."""
-    good_ns: Span
-    """How long it may still be used, whatever its shard does: 0 if it is over."""
-    reason: LossReason | None
-    """Why it is unknown, or over against its holder's will."""
 
 
 type Listener = Callable[[Loss], None]
@@ -210,8 +154,6 @@ class Keeper:
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
     _clients: dict[int, LeaseClient] = field(default_factory=dict)
-    _put_off: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-    """What a session without threads has to do yet, and from when on, by the boot clock."""
 
     def client(self, shard: int) -> LeaseClient:
         """Return the dealings with a shard. Raises ShardUnavailable when there is no way to it."""
@@ -262,26 +204,6 @@ class Keeper:
             found += (each for each in reply.leases if each.domain.startswith(below))
             more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain
         return found
-
-    def later(self, span: Span, do: Callable[[], None]) -> None:
-        """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
-
-        A session without threads calls it when it renews, as time passes.
-        """
-        if not self.background:
-            self._put_off.append((self.time.boot_ns() + span, do))
-            return
-        timer = Timer(span / SECOND, do)
-        timer.daemon = True
-        timer.start()
-
-    def do_due(self) -> None:
-        """Call what was put off until now, in a session without threads."""
-        boot = self.time.boot_ns()
-        due = [each for each in self._put_off if each[0] <= boot]
-        self._put_off = [each for each in self._put_off if each[0] > boot]
-        for _, do in due:
-            do()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -438,9 +360,7 @@ class Lease:
         assert witness.correlation_id == self.correlation_id
         later = self.session_lease is not None or witness.expiry_ns >= self.own_expiry_ns
         if later and witness.fence >= self._stated_fence:
-            self.signed = signed
-            self.own_expiry_ns = witness.expiry_ns
-            self.own_mode = witness.mode
+            self.signed, self.own_expiry_ns, self.own_mode = signed, witness.expiry_ns, witness.mode
             if witness.fence != self._stated_fence:
                 self.fence = self._stated_fence = witness.fence
         self.hints = hints or self.hints
@@ -583,8 +503,7 @@ class Lease:
     def wrote(self, timestamp: Instant, time: bytes) -> None:
         """Raise the watermark: a message with this timestamp may exist from now on, whatever comes of the attempt."""
         if self.watermark_ns is None or timestamp > self.watermark_ns:
-            self.watermark_ns = timestamp
-            self.watermark_time = time
+            self.watermark_ns, self.watermark_time = timestamp, time
 
     def committed(self, messages: int, digest: bytes, sequence: int, place: HintedFile) -> None:
         """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames.
@@ -597,24 +516,12 @@ class Lease:
         if len(newest) >= PLACES_MAX:
             self._written = self.own, ()
         if sequence > self.chain_sequence:
-            self.chain_sequence = sequence
-            self.chain_head = digest
+            self.chain_sequence, self.chain_head = sequence, digest
 
     def unsaid(self) -> Hints | None:
         """Return where it wrote, if the shard has not heard all of it."""
         own = self.own
         return None if own == self.told else own
-
-
-def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
-    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    if not isinstance(leases, Iterable):
-        check_type(Iterable, leases=leases)
-    chosen = list(leases)
-    for each in chosen:
-        if not isinstance(each, Lease):
-            check_type(Lease, lease=each)
-    return list(dict.fromkeys(chosen))
 
 
 @dataclass(slots=True, eq=False)
@@ -671,6 +578,10 @@ class SessionLease:
         """Be lost unless it is surely still valid with the margin to spare."""
         if not now.surely_before(self.usable_until_ns(margin_ns)):
             self.lose("expired", self.trouble or LossReason.EXPIRED)
+
+    def lose_to(self, answer: Over) -> None:
+        """Be over as its shard says."""
+        self.lose(str(answer.outcome), LossReason.BROKEN)
 
     def lose(self, ended: str, reason: LossReason) -> None:
         """Be over, with all leases under it, against the holder's will."""

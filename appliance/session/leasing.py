@@ -103,92 +103,79 @@ class Leasing:
         attempt = _AcquireAttempt(in_order, term_ns, deadline, self._keeper.routes.map, together, waiting)
         pause = PAUSE_NS_MIN
         while True:
-            got = self._try(attempt)
-            if isinstance(got, list):
+            obstacle = self._take_all(attempt)
+            if obstacle is None:
                 assert attempt.came is not None, "nothing was granted"
-                return got, attempt.came
-            raise_final(got)
+                with self._keeper.lock:
+                    return joined(attempt.taken), attempt.came
+            raise_final(obstacle)
             left = attempt.deadline.left_ns()
             if left <= 0:
-                raise given_up_for(got, timeout_ns)
+                raise given_up_for(obstacle, timeout_ns)
             self._time.sleep(min(self._random.randint(pause // 2, pause), left))
             pause = min(2 * pause, PAUSE_NS_MAX)
 
-    def _try(self, attempt: _AcquireAttempt) -> list[Lease] | Obstacle:
-        """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
-        attempt.map, attempt.taken, attempt.tentative = self._keeper.routes.map, [], []
-        try:
-            obstacle = self._take_all(attempt)
-        except BaseException:
-            self.relinquish(attempt.taken)
-            raise
-        if obstacle is not None:
-            self.relinquish(attempt.taken)
-            return obstacle
-        with self._keeper.lock:
-            return joined(attempt.taken)
-
     def _take_all(self, attempt: _AcquireAttempt) -> Obstacle | None:
-        """Take shard after shard: everybody in this order, so that few sets get into each other's way.
+        """Take all domains once, or none: whatever goes wrong, what was taken is given back.
 
-        Shards that come have the highest numbers: a domain that moves is taken from the other one first.
+        Shard after shard: everybody in this order, so that few sets get into each other's way. Shards that come have
+        the highest numbers: a domain that moves is taken from the other one first.
         """
+        attempt.map, attempt.taken, attempt.tentative = self._keeper.routes.map, [], []
         groups: dict[int, list[str]] = {}
         for domain in attempt.wanted:
             for shard in attempt.map.shards_of(domain):
                 groups.setdefault(shard, []).append(domain)
         attempt.phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
-        for shard, group in sorted(groups.items()):
-            obstacle = self._take_group(shard, group, attempt)
-            if obstacle is not None:
-                return obstacle
-        return self._upgrade(attempt) if attempt.tentative else None
+        complete = False
+        try:
+            for shard, group in sorted(groups.items()):
+                if (obstacle := self._take_group(shard, group, attempt)) is not None:
+                    return obstacle
+            obstacle = self._upgrade(attempt) if attempt.tentative else None
+            complete = obstacle is None
+            return obstacle
+        finally:
+            if not complete:
+                self.relinquish(attempt.taken)
 
-    def _take_group(self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt) -> Obstacle | None:
+    def _take_group(self, shard: int, missing: list[str], attempt: _AcquireAttempt) -> Obstacle | None:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken.
 
         Whatever ends that, an application's function that raises or Ctrl-C, leaves no waiter behind.
         """
-        missing = list(domains)
+        deadline = attempt.deadline
         try:
-            return self._wait_for(shard, missing, attempt)
+            while True:
+                results = self._take(shard, missing, attempt, *deadline.next_call())
+                for domain, result in zip(missing, results, strict=True):
+                    if not may_ask_again(result):
+                        attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
+                denied = {
+                    domain: each for domain, each in zip(missing, results, strict=True) if isinstance(each, wire.Denied)
+                }
+                missing = list(denied)
+                for each in denied.values():
+                    attempt.waiting(each)
+                final = next((each for each in results if not isinstance(each, LeaseGranted | wire.Denied)), None)
+                if final is not None or not denied:
+                    return final
+                if deadline.over() and not deadline.keeps_a_place:
+                    return denied[missing[0]]
+                deadline.pause(self._random, max(each.earliest_ns for each in denied.values()))
+                newest = self._keeper.routes.map
+                if newest is not attempt.map and any(
+                    newest.shards_of(each) != attempt.map.shards_of(each) for each in attempt.wanted
+                ):
+                    why = f"map {newest.number} came while this request waited"
+                    return LeaseUnavailable("", wire.NEWER_MAP, why)  # all begins anew
+                if (lost := self._keep(attempt)) is not None:
+                    return lost
         except BaseException:
-            if attempt.deadline.keeps_a_place and missing:
+            if deadline.keeps_a_place and missing:
                 with contextlib.suppress(TenureError):
                     self._take(shard, missing, attempt, 0, 0)
             raise
-
-    def _wait_for(self, shard: int, missing: list[str], attempt: _AcquireAttempt) -> Obstacle | None:
-        """As ``_take_group``; ``missing`` says at any time what is not taken yet."""
-        while True:
-            wait, keep = attempt.deadline.next_call()
-            results = self._take(shard, missing, attempt, wait, keep)
-            for domain, result in zip(missing, results, strict=True):
-                if not may_ask_again(result):
-                    attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
-            obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
-            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is wire.Denied]
-            denied = [each for each in results if isinstance(each, wire.Denied)]
-            for each in denied:
-                attempt.waiting(each)
-            final = next((each for each in obstacles if not isinstance(each, wire.Denied)), None)
-            if final is not None or not obstacles:
-                return final
-            if attempt.deadline.over() and not attempt.deadline.keeps_a_place:
-                return obstacles[0]
-            attempt.deadline.pause(self._random, max(each.earliest_ns for each in denied))
-            lost = self._overtaken(attempt) or self._keep(attempt)
-            if lost is not None:
-                return lost
-
-    def _overtaken(self, attempt: _AcquireAttempt) -> LeaseUnavailable | None:
-        """Return that a newer map says otherwise where the domains are held: then all begins anew."""
-        newest = self._keeper.routes.map
-        if newest is attempt.map or all(
-            newest.shards_of(each) == attempt.map.shards_of(each) for each in attempt.wanted
-        ):
-            return None
-        return LeaseUnavailable("", wire.NEWER_MAP, f"map {newest.number} came while this request waited")
 
     def _take(
         self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt, wait_ns: Span, keep_ns: Span

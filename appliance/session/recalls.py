@@ -21,7 +21,8 @@ from appliance.lease.wire import Age, Attend, Recalled, WantedLease
 from timeagent.errors import ShardUnavailable, TenureError, TryAgain
 from timeagent.units import SECOND, Span
 
-from .held import KEPT, Keeper, Lease, LossReason, Recall
+from .endings import KEPT, LossReason, Recall
+from .held import Keeper, Lease
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockLook, LeaseGranted, LeaseUnavailable, Result, Suspect
-from appliance.lease.wire import Over
+from appliance.lease.client import ClockLook, LeaseGranted, Result
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.witness import Half
-from .held import Keeper, Lease, LossReason, SessionLease, part_of
-from .session_leases import SessionLeases, answer_text, is_due, period_ns
+from .endings import LossReason
+from .held import Keeper, Lease, SessionLease, part_of
+from .session_leases import SessionLeases, is_due, period_ns, take_note
 
 if TYPE_CHECKING:
     from ..bag.ports import Parallel  # its threads are for those who open a cluster
@@ -139,15 +139,8 @@ class LeaseRenewer:
                             self._keeper.moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
-                    case Over():
-                        lease.lose_to(answer)
-                    case Suspect():
-                        lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                     case _:
-                        if lease.trouble is None:
-                            _log.warning("renewal-unanswered domain=%s %s", lease.domain, answer_text(answer))
-                        if isinstance(answer, LeaseUnavailable) and answer.code != "late":
-                            lease.trouble = LossReason.SHARD_UNREACHABLE
+                        take_note(lease, answer, f"renewal-unanswered domain={lease.domain}")
 
     def _expiring(self) -> list[Lease | SessionLease]:
         """Return what runs out by itself unless it is renewed, and has not."""

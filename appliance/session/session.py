@@ -12,6 +12,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
+from threading import Timer
 from typing import Final, Self
 
 from appliance.bag.reader import Message
@@ -23,11 +24,12 @@ from appliance.lease.client import ClockLook
 from appliance.lease.wire import Denied
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check_callable, check_type
-from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
+from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, span_of
 
 from ..bag.ports import BagContext
 from . import asking, recalls
-from .held import Keeper, Lease, Listener, Recall, Routes, checked_leases
+from .endings import Recall
+from .held import Keeper, Lease, Listener, Routes
 from .leasing import Leasing
 from .open_logs import LogBook, OpenLog, hinted_reads
 from .renewal import LeaseRenewer, RenewalThread
@@ -81,6 +83,8 @@ class Session:
         self._renewer = LeaseRenewer(keeper, leasing.renew, leasing.session_leases, context.parallel)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
+        self._put_off: list[tuple[int, Callable[[], None]]] = []
+        """What a session without threads has to do yet, and from when on, by the boot clock."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
         self._recalls = recalls.RecallListener(keeper, self._give_back)
 
@@ -242,7 +246,23 @@ class Session:
         if idle := recalls.unused_for_long(self.keeper):
             self._give_back(idle)
         self._recalls.poll()
-        self.keeper.do_due()
+        boot = self._time.boot_ns()
+        due = [each for each in self._put_off if each[0] <= boot]
+        self._put_off = [each for each in self._put_off if each[0] > boot]
+        for _, do in due:
+            do()
+
+    def later(self, span: Span, do: Callable[[], None]) -> None:
+        """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
+
+        A session without threads calls it when it renews, as time passes.
+        """
+        if not self.keeper.background:
+            self._put_off.append((self._time.boot_ns() + span, do))
+            return
+        timer = Timer(span / SECOND, do)
+        timer.daemon = True
+        timer.start()
 
     def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
         """Give leases back. They are over for the session from here on; what is being written is waited for.
@@ -258,7 +278,7 @@ class Session:
         if self.keeper.process != os.getpid():
             return False
         until = None if timeout_s is None else self._time.boot_ns() + span_of(timeout_s, "timeout_s")
-        leases = checked_leases(leases)
+        leases = asking.checked_leases(leases)
         with self.keeper.lock:
             self._refuse_foreign(leases)
             undecided = {lease for publication in self._pending.values() for lease in publication.leases}
@@ -341,7 +361,7 @@ class Session:
         """
         check_type(str, log=log)
         worst: Outcome = Committed()
-        for publication in self._pending_under(checked_leases(leases)):
+        for publication in self._pending_under(asking.checked_leases(leases)):
             if publication.file.bag.log == log:
                 outcome = self._decide(publication, None)
                 if not isinstance(outcome, Committed) and not isinstance(worst, Unknown):
@@ -360,7 +380,7 @@ class Session:
 
         Under leases a log that does not exist is made: then nobody, however late, can make it begin earlier.
         """
-        leases = self._checked(under) if (under := checked_leases(under)) else []
+        leases = self._checked(under) if (under := asking.checked_leases(under)) else []
         chosen = ("latest" if leases else "settled") if level is None else level
         if chosen not in ("latest", "settled"):
             raise BadRequest("bad-level", f"{chosen!r} is no level of reading", hint="settled or latest")
@@ -502,7 +522,7 @@ class Session:
     def _own(self, under: Sequence[Lease]) -> list[Lease]:
         """Return these leases, each once, if all of them are this session's."""
         self.keeper.refuse_child("session")
-        leases = checked_leases(under)
+        leases = asking.checked_leases(under)
         if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
         with self.keeper.lock:

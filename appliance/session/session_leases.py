@@ -25,7 +25,8 @@ from timeagent.units import Instant, Span
 
 from ..formats.lease import covers
 from ..formats.witness import Half
-from .held import Keeper, Lease, LossReason, SessionLease, part_of
+from .endings import LossReason
+from .held import Keeper, Lease, SessionLease, part_of
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,20 @@ def answer_text(answer: Result | SessionResult) -> str:
     if isinstance(answer, LeaseUnavailable | Refused):
         return f"code={answer.code} reason={answer.message}"
     return f"code={type(answer).__name__}"
+
+
+def take_note(each: Lease | SessionLease, answer: Result | SessionResult, event: str) -> None:
+    """Take note of an answer that renewed nothing: it is over, or runs towards its end. ``event``: for the log."""
+    match answer:
+        case Over():
+            each.lose_to(answer)
+        case Suspect():
+            each.lose("suspect", LossReason.CLOCK_UNSAFE)
+        case _:
+            if each.trouble is None:
+                _log.warning("%s %s", event, answer_text(answer))
+            if isinstance(answer, LeaseUnavailable) and answer.code != "late":
+                each.trouble = LossReason.SHARD_UNREACHABLE
 
 
 def period_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
@@ -188,21 +203,12 @@ class SessionLeases:
             if not (isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET):
                 break
         with self._keeper.lock:
-            match result:
-                case Stands():
-                    if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
-                        self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
-                case Over():
-                    session_lease.lose(str(result.outcome), LossReason.BROKEN)
-                case Suspect():
-                    session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
-                case _:
-                    if session_lease.trouble is None:
-                        _log.warning("session-renewal-unanswered shard=%d %s", session_lease.shard, answer_text(result))
-                    if isinstance(result, LeaseUnavailable) and result.code != "late":
-                        session_lease.trouble = LossReason.SHARD_UNREACHABLE
-                    elif isinstance(result, Refused):
-                        self.retire(session_lease)  # renewed no more: its leases run towards its expiry
+            if not isinstance(result, Stands):
+                take_note(session_lease, result, f"session-renewal-unanswered shard={session_lease.shard}")
+                if isinstance(result, Refused):
+                    self.retire(session_lease)  # renewed no more: its leases run towards its expiry
+            elif not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
+                self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
             known = len(session_lease.leases)
         if session_lease.owed:
             self.give_again(session_lease)

@@ -252,9 +252,9 @@ MUTANTS: dict[str, Fault] = {
     ),
     "only the first obstacle counts": (
         leasing,
-        "Leasing._wait_for",
-        "next((each for each in obstacles if not isinstance(each, wire.Denied)), None)",
-        "obstacles[0] if obstacles and (not isinstance(obstacles[0], wire.Denied)) else None",
+        "Leasing._take_group",
+        "next((each for each in results if not isinstance(each, LeaseGranted | wire.Denied)), None)",
+        "results[0] if not isinstance(results[0], LeaseGranted | wire.Denied) else None",
         sessions.test_obstacle_that_no_waiting_mends_counts_beside_one_that_is_waited_for,
         ("ab",),
     ),

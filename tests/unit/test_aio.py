@@ -15,7 +15,7 @@ from appliance.bag.writing import Committed
 from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Mutex, Semaphore
 from appliance.recipes.mount_election import MountElection
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from appliance.session.session import Session
 from tenure.aio import AsyncCluster
 from tests.support.cluster import Site

@@ -12,7 +12,8 @@ from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended
 from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, WantedLease
-from appliance.session.held import Loss, LossReason
+from appliance.session.endings import LossReason
+from appliance.session.held import Loss
 from appliance.session.stamping import Publication
 from tests.support.cluster import HandSite, Site, hand_sites, sites
 from tests.support.values import NOW_NS

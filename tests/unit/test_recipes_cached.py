@@ -12,7 +12,7 @@ from appliance.bag.writing import Committed, NotCommitted
 from appliance.recipes import cached_value as module
 from appliance.recipes.cached_value import EARLY_RECALLS, UNKEPT_USES, CachedValue
 from appliance.session import held
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.documents import blocks, run_program
 from tests.support.mutants import Mutant, check_noticed

@@ -8,7 +8,8 @@ import pytest
 
 from appliance.lease.wire import Acquire, Inspect, Relinquish, Request
 from appliance.recipes.exclusion import Locked, Mutex, RWLock, Semaphore
-from appliance.session.held import Loss, LossReason
+from appliance.session.endings import LossReason
+from appliance.session.held import Loss
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost, TryAgain
 from timeagent.units import SECOND

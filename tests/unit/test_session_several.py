@@ -11,7 +11,7 @@ import pytest
 from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG
 from tests.support.values import keyring, trust_record

@@ -201,12 +201,8 @@ def _taken(
 @contextlib.contextmanager
 def _waiting() -> Iterator[Callable[[Denied], None]]:
     """Show on a terminal, for a block, who is waited for."""
-    progress = Progress("waiting, place")
-
-    try:
+    with Progress("waiting, place") as progress:
         yield lambda denied: progress.show(denied.place, waiting_text(denied))
-    finally:
-        progress.done()
 
 
 def _lock(options: Namespace) -> int:

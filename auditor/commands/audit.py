@@ -197,12 +197,11 @@ def run_selftest(form: str) -> int:
         raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
     from . import selftest
 
-    progress = Progress("selftest")
     tried: list[selftest.Case] = []
-    for case in selftest.cases():
-        tried.append(case)
-        progress.show(len(tried), case.planted)
-    progress.done()
+    with Progress("selftest") as progress:
+        for case in selftest.cases():
+            tried.append(case)
+            progress.show(len(tried), case.planted)
     if form == "json":
         print_json(selftest.SCHEMA, selftest.json_fields(tried), version=selftest.VERSION)
     else:

@@ -36,14 +36,18 @@ class Clock(Protocol):
         """Wait about that long; at once if it is not positive."""
 
 
-class NodeTime(Clock, Protocol):
-    """All that protocol code knows of time: the clock, and signed times by two doors."""
+class Stamper(Protocol):
+    """Signed times, by two doors."""
 
     def token(self) -> SignedTime:
         """Return the node's current signed time. It was signed *before* it is used: up to the staleness older."""
 
     def token_over(self, digest: bytes) -> SignedTime:
         """Return a signed time made now, whose signature covers 32 bytes: signed after they existed."""
+
+
+class NodeTime(Clock, Stamper, Protocol):
+    """All that protocol code knows of time."""
 
     def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
         """Return ``now`` and ``token`` by one look at the clock: the token was signed at that look or before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from timeagent.canonical import Bytes16, Bytes64, Record, Token, decode, digest, encode, encode_for_ever
-from timeagent.clock import NodeTime
+from timeagent.clock import Stamper
 from timeagent.keys import Signer, Verifier
 from timeagent.signedtime import SignedTime
 
@@ -43,12 +43,12 @@ def body_digest(kind: Kind, body: bytes) -> bytes:
     return digest(CONTEXTS[kind], body)
 
 
-def stamp(kind: Kind, body: Record, stamper: NodeTime) -> bytes:
+def stamp(kind: Kind, body: Record, stamper: Stamper) -> bytes:
     """Return the whole file: the body and a signed time made now over its digest. Raises BadTime."""
     return stamp_and_time(kind, encode_for_ever(body), stamper)[0]
 
 
-def stamp_and_time(kind: Kind, raw: bytes, stamper: NodeTime) -> tuple[bytes, SignedTime]:
+def stamp_and_time(kind: Kind, raw: bytes, stamper: Stamper) -> tuple[bytes, SignedTime]:
     """Return the whole file, as ``stamp`` does, of an encoded body, and the signed time in it."""
     token = stamper.token_over(body_digest(kind, raw))
     return pack(kind, encode(Stamped(body=raw, time=token.encode()))), token

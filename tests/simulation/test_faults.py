@@ -19,7 +19,7 @@ from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import Endpoint, Network, NetworkMishaps, SimulatedTransport, answer
 from tests.simulation.scheduler import Machine, Process, Scheduler
 from tests.simulation.server import Server
-from timeagent.clock import Clock, NodeTime
+from timeagent.clock import Clock, NodeTime, Stamper
 from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND
 
@@ -130,7 +130,7 @@ def test_what_only_looks_fails_and_changes_nothing(verb: str) -> None:
 def test_no_verb_of_a_port_is_left_out() -> None:
     assert verbs(Storage) == {*CHANGES, *LOOKS}
     assert verbs(Transport) == {"call"}
-    assert verbs(Clock) | verbs(NodeTime) == {*TIMES, *NEEDS_NO_BOUND}
+    assert verbs(Clock) | verbs(Stamper) | verbs(NodeTime) == {*TIMES, *NEEDS_NO_BOUND}
 
 
 # Whoever calls cannot tell the two failures apart: that is the port's contract.

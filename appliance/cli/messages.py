@@ -86,9 +86,12 @@ def run_publish(options: Namespace) -> int:
 def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Namespace) -> int:
     done = 0
     outcome: Outcome | None = None
-    progress = Progress("published", _lines(stream))
+    timeout_s = parse_span(options.wait) / SECOND
     try:
-        with session.acquire(*options.lease, timeout_s=parse_span(options.wait) / SECOND, record_only=True) as leases:
+        with (
+            Progress("published", _lines(stream)) as progress,
+            session.acquire(*options.lease, timeout_s=timeout_s, record_only=True) as leases,
+        ):
             for batch in _batches(stream):
                 if (options.kind or options.store) and not done:
                     check_payloads(batch)  # what nobody can publish makes no log
@@ -102,8 +105,6 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Name
         if done:
             note(f"tenure: {counted(done, 'message')} committed to {options.log} before")
         raise
-    finally:
-        progress.done()
     name, reason, status = "Committed", None, 0
     if outcome is not None and not isinstance(outcome, Committed):
         name, reason = type(outcome).__name__, outcome.reason
@@ -380,9 +381,8 @@ def _advance_view(cluster: Cluster, view: View[Any], options: Namespace) -> int:
         target = cluster.time.now().latest
         for log in view.logs:
             cluster.settle(log, target)
-    progress = Progress("folded")
-    checkpoint = view.advance(progress.show)
-    progress.done()
+    with Progress("folded") as progress:
+        checkpoint = view.advance(progress.show)
     words = f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}"
     return present(options, "tenure.view-advance", _view_fields(view, checkpoint), words)
 

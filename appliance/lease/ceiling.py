@@ -9,8 +9,8 @@ looked at afresh afterwards showing that record and no higher number. The order 
 
 A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
 
-``CeilingExtender`` has the mount work done by a thread of its own, link and look together: whoever grants never waits
-long for the mount. Until their result has crossed over the right reaches where it reached before: granting stops at
+``apart``, the mount work is done by a thread of its own, link and look together: whoever grants never waits long for
+the mount. Until their result has crossed over the right reaches where it reached before: granting stops at
 that ceiling, renewing too, and everything else goes on. A look that ended long before is as good as a fresh one: what
 the record promises is kept by its being there, not by a clock.
 
@@ -140,7 +140,13 @@ class CeilingChain:
     """What a chain of a later map than the first begins with, once all chains of the map before have ended
     (``Succession``). Asked only when the chain is empty."""
 
+    apart: bool = False
+    """Whether extensions touch the mount in a thread of their own, which begins with the first."""
+
     def __post_init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Listed], Callable[[], Listed]] | None] = SimpleQueue()
+        self._under_way: Future[Listed] | None = None
+        self._thread: Thread | None = None
         self._newest: Extended | None = None
         """The newest record, whosever it is; None: the chain is empty."""
         self._pending: Extended | None = None
@@ -216,16 +222,21 @@ class CeilingChain:
         return Beginning(kept.floor_ns, kept.settle_to_ns)
 
     def settle(self) -> Extension | None:
-        """Return what came of an extension that is under way; None: there is none."""
-        return None
+        """Return what came of an extension that is under way; None: there is none. Waits a quarter of an attempt."""
+        if self._under_way is None:
+            return None
+        self._wait_for(self._under_way)
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=False)
 
     @property
     def waits_for_the_mount(self) -> bool:
         """Whether an extension is under way. Read by other threads."""
-        return False
+        job = self._under_way
+        return job is not None and not job.done()
 
     def close(self) -> None:
         """Link nothing more. Does not wait for the mount. Idempotent."""
+        self._jobs.put(None)
 
     @property
     def standing(self) -> tuple[bytes, bytes]:
@@ -236,11 +247,9 @@ class CeilingChain:
     def extend(self) -> Extension:
         """Link the next running record; the ceiling counts from ``latest``. Never after finish(). Raises BadTime."""
         assert self._pending is None or self._pending.record.kind is CeilingKind.RUNNING, "the chain is being finished"
-        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=self._is_short())
-
-    def _is_short(self) -> bool:
-        """Whether an extension is worth a moment's wait."""
-        return True
+        # It is worth a moment's wait where a full term does not fit below the ceiling that there is.
+        short = self.apart and self.ceiling_ns - self._time.now().latest < self._policy.lease_term_max_ns
+        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=short)
 
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
         """Link the last record: a successor starts from these two numbers. Every lease must have ended. Raises BadTime.
@@ -270,9 +279,38 @@ class CeilingChain:
         self.number, self.ceiling_ns = pending.record.number, pending.record.ceiling_ns
         return pending
 
-    def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: ARG002, FBT001
-        """Do what touches the mount: here, however long it takes."""
-        return steps()
+    def _wait_for(self, job: Future[Listed]) -> None:
+        """Wait a quarter of an attempt, by the policy of now."""
+        wait((job,), self._policy.attempt_timeout_ns / 4 / SECOND)
+
+    def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: FBT001
+        """Do what touches the mount; apart, ``UNDER_WAY`` until it is done: the next call takes up what has come of it.
+
+        ``patient``: wait for it a little, once; None: it is done here, however long it takes. Raises what it raised.
+        """
+        if patient is None or not self.apart:
+            return steps()
+        job = self._under_way
+        if job is None:
+            job = self._under_way = Future()
+            self._jobs.put((job, steps))
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
+                self._thread.start()
+            if patient:
+                self._wait_for(job)
+        if not job.done():
+            return UNDER_WAY
+        self._under_way = None
+        return job.result()
+
+    def _run(self) -> None:
+        while (each := self._jobs.get()) is not None:
+            job, steps = each
+            try:
+                job.set_result(steps())
+            except BaseException as problem:  # noqa: BLE001 - it is raised where the extension was asked for
+                job.set_exception(problem)
 
     def _link_and_look(self, number: int, data: bytes) -> Listed:
         """Link a record and look, together; prune what is old. Changes nothing of what the chain says."""
@@ -425,68 +463,6 @@ def _signed(
 
 
 UNDER_WAY = InDoubt("the mount has not answered yet")
-
-
-class CeilingExtender(CeilingChain):
-    """A chain whose mount work is done by a thread of its own, which begins with the first extension."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._jobs: SimpleQueue[tuple[Future[Listed], Callable[[], Listed]] | None] = SimpleQueue()
-        self._under_way: Future[Listed] | None = None
-        self._thread: Thread | None = None
-
-    def settle(self) -> Extension | None:
-        """Return what came of an extension that is under way; None: there is none. Waits a quarter of an attempt."""
-        if self._under_way is None:
-            return None
-        self._wait_for(self._under_way)
-        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=False)
-
-    @property
-    def waits_for_the_mount(self) -> bool:
-        job = self._under_way
-        return job is not None and not job.done()
-
-    def close(self) -> None:
-        self._jobs.put(None)
-
-    def _is_short(self) -> bool:
-        """Only where a full term does not fit below the ceiling that there is."""
-        return self.ceiling_ns - self._time.now().latest < self._policy.lease_term_max_ns
-
-    def _wait_for(self, job: Future[Listed]) -> None:
-        """Wait a quarter of an attempt, by the policy of now."""
-        wait((job,), self._policy.attempt_timeout_ns / 4 / SECOND)
-
-    def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: FBT001
-        """Have it done by the thread; ``UNDER_WAY`` until it is: the next call takes up what has come of it.
-
-        ``patient``: wait for it a little, once; None: it is done here. Raises what it raised.
-        """
-        if patient is None:
-            return steps()
-        job = self._under_way
-        if job is None:
-            job = self._under_way = Future()
-            self._jobs.put((job, steps))
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
-                self._thread.start()
-            if patient:
-                self._wait_for(job)
-        if not job.done():
-            return UNDER_WAY
-        self._under_way = None
-        return job.result()
-
-    def _run(self) -> None:
-        while (each := self._jobs.get()) is not None:
-            job, steps = each
-            try:
-                job.set_result(steps())
-            except BaseException as problem:  # noqa: BLE001 - it is raised where the extension was asked for
-                job.set_exception(problem)
 
 
 # -- from map to map ---------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from timeagent.canonical import encode
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime
 from timeagent.units import rfc3339
 
+from ..formats.lease import Holder
 from ..formats.names import check_domain
 from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Half, Witness
@@ -24,11 +26,12 @@ from .domain import Again, Break, Command, Free, Grant, LeaseRecord, Nothing, St
 from .recall import Waiter
 from .sessions import Sessions
 from .store import LeaseStore
-from .turn import Draft, Holders, Later, Revocations, Turn, holder_refused
+from .turn import Draft, Later, Revocations, Turn, holder_refused
 from .waiting import WaitingRoom
 from .whole_shard import Eviction, GoingBy
 from .witness_ledger import BatchSigner
 
+HOLDERS_KNOWN: Final = 4096
 _LOOKED_AT: Final = 2_048
 """How many leases are looked at for those of one session."""
 
@@ -105,7 +108,8 @@ class RequestHandler:
         self._chain = chain
         self._batch_signer = batch_signer
         self._time = time
-        self.holders = Holders()
+        self.holders: dict[Holder, bytes] = {}
+        """Those whose names were found good, encoded: few ask often."""
         self.revocations = Revocations()
         self.stopping = False
         """Whether nothing is granted any more, and no lease kept."""
@@ -181,9 +185,13 @@ class RequestHandler:
 
     def _acquire_refused(self, request: wire.Acquire) -> wire.Refused | wire.Unavailable | None:
         """Check what is new: a holder, a domain that is not remembered."""
-        return self.holders.refused(request) or (
-            None if self._store.knows(request.domain) else self.refused_new(request)
-        )
+        if request.holder not in self.holders:
+            if (refused := holder_refused(request, request.holder)) is not None:
+                return refused
+            if len(self.holders) >= HOLDERS_KNOWN:
+                self.holders.clear()
+            self.holders[request.holder] = encode(request.holder)
+        return None if self._store.knows(request.domain) else self.refused_new(request)
 
     def refused_new(self, request: wire.Acquire) -> wire.Refused | wire.Unavailable | None:
         """Check a domain that is not remembered."""

@@ -25,7 +25,7 @@ from timeagent.units import Instant, Span, TimeInterval, rfc3339
 
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
-from ..formats.witness import Batch, Half, Resumed, Stopped
+from ..formats.witness import Batch, CeilingCopy, Half, Resumed, Stopped
 from .ceiling import (
     NOTHING_BEFORE,
     UNDER_WAY,
@@ -144,7 +144,7 @@ class Shard:
         )
         handler = self._handler
         recalls, eviction, going = self._waiting.recalls, self._eviction, self._going
-        self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, recalls, eviction, going)
+        self._plain = FastPath(store, randomness, handler.holders, handler.refused_new, recalls, eviction, going)
         self._to_raise: list[str] | None = None
         self._end: tuple[Instant, Instant] | None = None
         """Floor and settle_to of its last record, from the first try to link it on: no lease ends after that."""
@@ -522,13 +522,10 @@ class Shard:
             self._log.keep(self._store, self._said("", b"", b""), self._chain.number, block)
 
     def _linked(self, extension: Extension) -> Extension:
-        match extension:
-            case Extended():
-                self._batch_signer.note(extension.data)
-            case Deposed():
-                self._drop(extension)
-            case InDoubt():
-                pass
+        if isinstance(extension, Extended):
+            self._batch_signer.say(CeilingCopy(record=extension.data))
+        elif isinstance(extension, Deposed):
+            self._drop(extension)
         return extension
 
     def _drop(self, deposed: Deposed) -> Deposed:

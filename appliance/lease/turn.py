@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from timeagent.canonical import encode
 from timeagent.errors import BadRequest
 from timeagent.signedtime import SignedTime
 
@@ -17,7 +16,6 @@ from ..formats.witness import Ended, Entry, Revoked, SessionWitness
 from .domain import Bounds, State, hint_bytes
 from .wire import Acquire, BeginSession, Granted, Over, Refused, Reply, Revoke, SessionGranted
 
-_HOLDERS_KNOWN: Final = 4096
 _REVOCATIONS_KNOWN: Final = 1024
 _REVOKED_OR_NOT_KNOWN: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.UNKNOWN})
 
@@ -36,24 +34,6 @@ class Turn(msgspec.Struct):
         if grown:
             left = max(0, self.bounds.hint_bytes_left - grown)
             self.bounds = replace(self.bounds, hint_bytes_left=left)
-
-
-class Holders:
-    """Those whose names were found good: few ask often."""
-
-    def __init__(self) -> None:
-        self.good: dict[Holder, bytes] = {}
-        """As they are encoded."""
-
-    def refused(self, request: Acquire) -> Refused | None:
-        """Refuse who says a bad name."""
-        if request.holder in self.good:
-            return None
-        if (refused := holder_refused(request, request.holder)) is None:
-            if len(self.good) >= _HOLDERS_KNOWN:
-                self.good.clear()
-            self.good[request.holder] = encode(request.holder)
-        return refused
 
 
 def holder_refused(request: Acquire | Revoke | BeginSession, holder: Holder) -> Refused | None:

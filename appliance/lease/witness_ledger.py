@@ -69,13 +69,9 @@ class BatchSigner:
         self.signed_ns, self.block_bytes = said.signed_ns, said.block_bytes
         self.not_before_ns = said.signed_ns
 
-    def note(self, record: bytes) -> None:
-        """Keep a linked ceiling record for the next batch: the chain itself is pruned."""
-        self._first.append(CeilingCopy(record=record))
-
-    def say(self, resumed: Resumed) -> None:
-        """Say in the next batch since when nothing was signed."""
-        self._first.append(resumed)
+    def say(self, entry: CeilingCopy | Resumed) -> None:
+        """Say in the next batch which record was linked (the chain itself is pruned), or since when none was signed."""
+        self._first.append(entry)
 
     def waiting(self) -> list[Entry | bytes]:
         """Return what the next batch has to begin with."""

@@ -83,8 +83,8 @@ def in_thread(name: str, body: Callable[[], object]) -> Running:
 class ShardRuntime:
     """A real machine's. ``runtime``: this node's directory on tmpfs."""
 
-    chain: type[ceiling.CeilingChain] = ceiling.CeilingExtender
-    """What has the right to grant: here its mount work keeps no request waiting."""
+    chain_apart = True
+    """Whether a chain touches the mount in a thread of its own: its work keeps no request waiting."""
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime

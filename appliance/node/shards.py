@@ -449,7 +449,8 @@ class ShardHost:
         said, follows = (after, ceiling.NOTHING_BEFORE) if isinstance(after, Suspension) else (None, after)
         origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
-        chain = self._shard_runtime.chain(stored, self._time, signer, self._policy, identity, origin)
+        apart = self._shard_runtime.chain_apart
+        chain = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin, apart)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
         if log is not None:

@@ -12,7 +12,6 @@ from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import (
     CeilingChain,
-    CeilingExtender,
     Deposed,
     Extended,
     InDoubt,
@@ -83,7 +82,7 @@ class Hosted:
         self.world = World(path)
         self.mount = HungChain()
         identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
-        self.chain = CeilingExtender(self.mount, self.world.time, WITNESS_KEY, PATIENT, identity)
+        self.chain = CeilingChain(self.mount, self.world.time, WITNESS_KEY, PATIENT, identity, apart=True)
         self.store = LeaseStore(path / "hung.db")
         self.shard = Shard(
             identity,

@@ -18,7 +18,7 @@ import apsw
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
-from appliance.lease.ceiling import CeilingChain, StoppedOrderly
+from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.turn_log import LogLost
 from appliance.lease.whole_shard import Suspension
 from appliance.node.hosted_shard import ShardRuntime
@@ -171,7 +171,7 @@ class Queue(Spool):
 class Parts(ShardRuntime):
     """A simulated machine's."""
 
-    chain = CeilingChain
+    chain_apart = False
 
     def __init__(self, street: Street, process: Process) -> None:
         self._street = street

@@ -93,7 +93,6 @@ from .timeline.timeline_writer import (
     EventRows,
     TimelineWriter,
     keep_timeline,
-    written_timeline,
 )
 from .timeline.what_if import read_one_by_one
 from .walk.bags import BagWalk, check_foreign
@@ -181,9 +180,9 @@ def _run(
         if run.whole.doubted:  # of a timeline ledgers come first, before anything is doubted
             told, staged = EventRows(), TimelineWriter(staged.db)
             read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
-            staged.take(told.chunks())
+            staged.take(told.encoded())
         if own:
-            return result, written_timeline(staged, result.findings if own[1] is None else own[1])
+            return result, staged.write(result.findings if own[1] is None else own[1])
         keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
     except INDEX_ERRORS as problem:
         raise Environment(
@@ -269,7 +268,7 @@ class _AuditRun:
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
         if self.staged:
-            self.staged.take(told.chunks(), FIRST_RANK)
+            self.staged.take(told.encoded(), FIRST_RANK)
         whole.findings += judge_strangers(self.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
         if self.store:
             self.store.keep_only(unit.path for unit in units)
@@ -336,7 +335,7 @@ class _AuditRun:
             shards = ShardWalk(self._reading, told, self._facts(events))
             shards.ledger(unit)
             columns = shards.chunks()
-        part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
+        part = told.done(self._spool.keep(columns) if self._spool else columns, events.encoded())
         part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
         return part
 

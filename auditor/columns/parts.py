@@ -192,8 +192,8 @@ class Part(msgspec.Struct, kw_only=True):
     """Of each file that cannot be read its writer ("": anybody's), and the span of its frames."""
     bags: list[tuple[str, Instant, Instant, bool, bool, Instant]] = []
     columns: list[Chunk] = []
-    timeline: list[bytes] = []
-    """Rows of events, encoded, as far as columns do not tell them."""
+    timeline: bytes = b""
+    """Events, encoded, as far as columns do not tell them; nothing where no timeline is told."""
     unreadable: dict[str, str] = {}
     newest: bytes | None = None
     """The latest signed time that holds, of all frames, lock files and seals, encoded."""
@@ -336,9 +336,9 @@ class PartMaker:
         """
         self.part.bags.append((printable(log), start_ns, end_ns, closed, blind, closed_ns))
 
-    def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
+    def done(self, columns: list[Chunk] | None = None, timeline: bytes = b"") -> Part:
         self.part.newest = self._newest.encode() if self._newest else None
-        self.part.columns, self.part.timeline = columns or [], timeline or []
+        self.part.columns, self.part.timeline = columns or [], timeline
         return self.part
 
 

@@ -36,7 +36,7 @@ from ..walk.bags import BagWalk
 from ..walk.facts import Facts, Gathering, JudgedFrame
 from ..walk.shards import ShardWalk
 from .timeline_reader import Timeline
-from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
+from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings
 
 
 def read_one_by_one(
@@ -138,8 +138,8 @@ def judged_timeline(
     finally:
         index.close()
     writer = TimelineWriter(temporary_database())
-    writer.take(told.chunks())
-    for event in written_timeline(writer, ()).kinds(BagClosed):
+    writer.take(told.encoded())
+    for event in writer.write().kinds(BagClosed):
         findings += _closed(event)
     ordered = in_order(findings)
     keep_findings(writer.db, ordered)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from auditor.columns.events import Event, Place
     from auditor.columns.layout import ShardName
     from auditor.evidence.finding import Evidence, Finding
-    from auditor.timeline.event_store import StoredEvents
+    from auditor.timeline.timeline_reader import StoredEvents
     from auditor.walk.facts import Mark
     from timeagent.units import Instant
 

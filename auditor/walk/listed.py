@@ -21,11 +21,10 @@ from timeagent.units import INSTANT_MAX
 
 from ..columns import frames, layout
 from ..columns.events import FrameColumns
-from ..columns.frames import FrameBatch, FrameTokens, JudgedFile
+from ..columns.frames import FrameBatch, FrameTokens, JudgedFile, Witnesses
 from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
 from ..columns.parts import EvidenceSource, PartMaker
 from ..columns.records import Shapes
-from ..columns.witnesses import Witnesses
 from ..evidence.finding import Evidence
 from ..evidence.records import Stranger
 from ..evidence.signatures import FrameEvidence, HeldWitness

@@ -30,8 +30,7 @@ from timeagent.errors import Damaged
 
 from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, Column, HeadName, small
 from ..columns.parts import EvidenceSource, PartMaker
-from ..columns.records import Records, Shapes
-from ..columns.witnesses import entry_rows
+from ..columns.records import Records, Shapes, entry_rows
 from ..evidence.finding import Evidence, Verdict, found
 from ..evidence.records import RECORD_BYTES_MAX
 from ..evidence.signatures import head_refusal

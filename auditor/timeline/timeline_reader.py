@@ -53,8 +53,7 @@ from ..columns.events import (
     ceiling_name,
 )
 from ..columns.index import INDEX_ERRORS, Database, open_index
-from .fold import Working
-from .state import StateAt
+from .state import StateAt, Working
 
 type Numbers = NDArray[np.int64]
 

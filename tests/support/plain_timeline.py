@@ -19,8 +19,7 @@ from auditor.columns.events import (
     SessionTold,
     about_domain,
 )
-from auditor.timeline.fold import Working
-from auditor.timeline.state import BagState, DomainState
+from auditor.timeline.state import BagState, DomainState, Working
 from auditor.timeline.timeline_reader import Timeline
 from auditor.walk.facts import Gathering
 

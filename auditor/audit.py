@@ -249,7 +249,7 @@ class _AuditRun:
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
         births, told = PartMaker(), EventRows()
         bags = BagWalk(self._reading, births, self._facts(told))
-        logs = [(log, list(self._places(log, bags))) for log in self.tree.logs()]
+        logs = [(log, places) for log in self.tree.logs() if (places := list(self._places(log, bags)))]
         for path in self.tree.barred(LOGS):
             bags.barred(path.removeprefix(f"{LOGS}/"))
         units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
@@ -257,7 +257,14 @@ class _AuditRun:
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
         parts = self._parts(units)
         for log, places in logs:
-            self._log(log, places, parts, bags)
+            order = SealOrder(self.tree, self._grids[log])
+            for place in places:
+                if isinstance(place, str):
+                    bags.off_grid(place)
+                else:
+                    part = next(parts)
+                    self._take(part, self._taken * PART_RANKS)
+                    self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
         self._take(births.done(), FIRST_RANK)
         whole = self.whole
         if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
@@ -300,7 +307,9 @@ class _AuditRun:
         store, progress = self.store, self.progress
         states = {unit.path: store.state(self.tree, unit) for unit in units} if store else {}
         changed = [unit for unit in units if not store or not store.has(unit.path, states[unit.path])]
-        fresh = self._fresh(changed)
+        jobs = self._jobs or default_jobs(len(changed))
+        read = in_order(lambda unit: encode_part(self._part(unit)), changed, jobs) if jobs != 1 else None
+        fresh = map(self._part, changed) if read is None else map(decode_part, read)
         missing = {unit.path for unit in changed}
         for done, unit in enumerate(units, 1):
             if unit.path in missing:
@@ -315,12 +324,6 @@ class _AuditRun:
             if progress:
                 progress(done, len(units), self.whole.counts.messages, unit.path)
             yield part
-
-    def _fresh(self, units: Sequence[Unit]) -> Iterator[Part]:
-        jobs = self._jobs or default_jobs(len(units))
-        if jobs == 1:
-            return map(self._part, units)
-        return map(decode_part, in_order(lambda unit: encode_part(self._part(unit)), units, jobs))
 
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
@@ -338,18 +341,6 @@ class _AuditRun:
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.encoded())
         part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
         return part
-
-    def _log(self, log: str, places: list[Rack | str], parts: Iterator[Part], bags: BagWalk) -> None:
-        if log not in self._grids:
-            return
-        order = SealOrder(self.tree, self._grids[log])
-        for place in places:
-            if isinstance(place, str):
-                bags.off_grid(place)
-                continue
-            part = next(parts)
-            self._take(part, self._taken * PART_RANKS)
-            self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
 
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
@@ -372,14 +363,15 @@ class _AuditRun:
         ]
         stale = max((fact.token.staleness_ns for fact in heads.values()), default=0)
         ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale))))
+        # A torn last block is a gap, unless a later batch shows that gap already.
+        cut_off = {each for each in torn & known.keys() if known[each].highest == known[each].ledger_end}
         summary = Summary(
             messages=counts.messages,
             rejected=counts.rejected,
             bags=counts.bags,
             witnesses=witnesses,
             provisional=counts.provisional,
-            ledger_gaps=sum(_gaps(run, torn=run.incarnation in torn) for run in known.values())
-            + len(torn - known.keys()),
+            ledger_gaps=sum(run.gaps for run in known.values()) + len(torn - known.keys() | cut_off),
         )
         root = records.root.public if records.root else None
         return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
@@ -425,11 +417,6 @@ class _AuditRun:
         if narrowing.whole:  # of a session lease some leases alone say too little
             findings += check_sessions(sessions, seen.notes, cluster)
         return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
-
-
-def _gaps(run: ShardRun, *, torn: bool) -> int:
-    """A torn last block is a gap, unless a later batch shows that gap already."""
-    return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
 
 
 _WORTH_IT: Final = 2_000_000

@@ -28,7 +28,7 @@ from timeagent.units import SECOND
 
 from ..evidence.finding import Evidence, Verdict
 from ..evidence.tree import LedgerFile, Tree
-from .layout import ENTRIES, FRAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool, names_in
+from .layout import ENTRIES, FRAMES, NAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool
 from .parts import HeadRow, Part, Unit, decode_part
 
 _APPLICATION: Final = 0x544E5552
@@ -221,15 +221,14 @@ class Index:
         for chunk in self.spool.keep(part.columns) if self.spool else part.columns:
             self._chunks.setdefault((chunk.kind, chunk.bucket), []).append((base, chunk))
 
-    def _read(self, chunk: Chunk, *, raw: bool) -> Chunk:
-        return self.spool.read(chunk, raw=raw) if self.spool else chunk
+    def _data(self, chunk: Chunk, *, raw: bool = False) -> bytes:
+        return self.spool.read(chunk, raw=raw) if self.spool else chunk.data
 
     def bucket(self, kind: str, number: int, *, raw: bool = False) -> RowBucket:
         """Return all rows of one kind in one bucket. ``raw``: with the bytes of their entries."""
         found = RowBucket(kind)
         for base, chunk in self._chunks.get((kind, number), ()):
-            known = self._read(chunk, raw=raw)
-            found.take(base, known.names, known.rows, known.raw if raw else b"")
+            found.take(base, chunk, self._data(chunk, raw=raw))
         return found
 
     def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
@@ -259,18 +258,14 @@ class Index:
         return sorted({bucket for _, bucket in self._chunks})
 
     def column_bytes(self) -> int:
-        return sum(each.place.rows if each.place else len(each.rows) for _, each in self._all_chunks())
-
-    def _all_chunks(self) -> Iterator[tuple[str, Chunk]]:
-        for (kind, _), chunks in self._chunks.items():
-            yield from ((kind, chunk) for _, chunk in chunks)
+        return sum(chunk.sizes[1] for chunks in self._chunks.values() for _, chunk in chunks)
 
     def all_domains(self) -> set[str]:
         """Return every domain that a frame or a ledger names."""
         found: set[str] = set()
-        for kind, chunk in self._all_chunks():
-            if kind != FRAMES:
-                found.update(names_in(self._read(chunk, raw=False).names))
+        for (kind, _), chunks in self._chunks.items():
+            for _, chunk in chunks if kind != FRAMES else ():
+                found.update(NAMES.decode(self._data(chunk)[: chunk.sizes[0]]).names)
         return found - {""}
 
     def close(self) -> None:

@@ -24,18 +24,16 @@ from appliance.formats.paths import LOGS, Grid, Rack
 from auditor.rules import suspects
 from timeagent.errors import Environment
 
-from .columns.index import (
+from .columns.audit_file import (
     INDEX_ERRORS,
-    PART_RANKS,
-    Coverage,
     Database,
-    Index,
     PartStore,
     close_index,
     environment,
     temporary_database,
     write_index,
 )
+from .columns.index import PART_RANKS, Coverage, Index
 from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
 from .columns.parts import (
     WHOLE,

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from appliance.formats.chains import CeilingKind, CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
-from auditor.columns.index import Database
+from auditor.columns.audit_file import Database
 from auditor.columns.layout import ShardName
 from auditor.columns.parts import Value
 from auditor.evidence.finding import Finding

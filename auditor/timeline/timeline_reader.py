@@ -37,6 +37,7 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
+from ..columns.audit_file import INDEX_ERRORS, Database, open_index
 from ..columns.events import (
     KINDS,
     BagClosed,
@@ -52,7 +53,6 @@ from ..columns.events import (
     about_log,
     ceiling_name,
 )
-from ..columns.index import INDEX_ERRORS, Database, open_index
 from .state import StateAt, Working
 
 type Numbers = NDArray[np.int64]

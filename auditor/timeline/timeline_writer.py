@@ -29,6 +29,7 @@ from auditor.rules.result import Audit
 from timeagent.canonical import decode, encode
 from timeagent.units import INSTANT_MAX, Instant
 
+from ..columns.audit_file import Database
 from ..columns.events import (
     KINDS,
     RANKS,
@@ -47,7 +48,7 @@ from ..columns.events import (
     leases_of,
     statement_name,
 )
-from ..columns.index import Database, Index
+from ..columns.index import Index
 from ..walk.facts import Gathering, Mark
 from .state import SCHEMA as CHECKPOINTS
 from .timeline_reader import ENTRY, EVENT, LEASE, MORE, WHOLE, Numbers, Posting, StoredEvents, Timeline, session_key

@@ -29,8 +29,9 @@ from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.units import rfc3339
 
+from ..columns.audit_file import temporary_database
 from ..columns.events import AS_IT_WAS, BagClosed, WhatIf
-from ..columns.index import Coverage, Index, Use, temporary_database
+from ..columns.index import Coverage, Index, Use
 from ..columns.parts import EvidenceSource, LedgersSeen, Part, PartMaker
 from ..walk.bags import BagWalk
 from ..walk.facts import Facts, Gathering, JudgedFrame

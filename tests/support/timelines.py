@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from auditor.audit import audit_with_timeline
-from auditor.columns.index import temporary_database
+from auditor.columns.audit_file import temporary_database
 from auditor.timeline.timeline_writer import TimelineWriter
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import auditor.timeline.state as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
+from auditor.columns.audit_file import INDEX_FORMAT, temporary_database
 from auditor.columns.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
-from auditor.columns.index import INDEX_FORMAT, temporary_database
 from auditor.columns.parts import Narrowing
 from auditor.evidence.finding import Evidence
 from auditor.evidence.records import load_records

@@ -36,16 +36,14 @@ from .columns.audit_file import (
 from .columns.index import PART_RANKS, Coverage, Index
 from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
 from .columns.parts import (
+    PARTS,
     WHOLE,
     EvidenceSource,
     Narrowing,
     Part,
-    PartMaker,
     Unit,
     check_asked,
-    decode_part,
     default_jobs,
-    encode_part,
     in_order,
     later,
 )
@@ -245,7 +243,7 @@ class _AuditRun:
         keep = self._spool.keep if self._spool else list
         hashed = self.options.hashed
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
-        births, told = PartMaker(), EventRows()
+        births, told = Part(), EventRows()
         bags = BagWalk(self._reading, births, self._facts(told))
         logs = [(log, places) for log in self.tree.logs() if (places := list(self._places(log, bags)))]
         for path in self.tree.barred(LOGS):
@@ -267,7 +265,7 @@ class _AuditRun:
         whole = self.whole
         if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
             self.records.doubt_keys()
-        chains = PartMaker()
+        chains = Part()
         ShardWalk(self._reading, chains, self._facts(told)).walk_chains()
         self._take(chains.done(), FIRST_RANK)
         for part in parts:
@@ -306,14 +304,14 @@ class _AuditRun:
         states = {unit.path: store.state(self.tree, unit) for unit in units} if store else {}
         changed = [unit for unit in units if not store or not store.has(unit.path, states[unit.path])]
         jobs = self._jobs or default_jobs(len(changed))
-        read = in_order(lambda unit: encode_part(self._part(unit)), changed, jobs) if jobs != 1 else None
-        fresh = map(self._part, changed) if read is None else map(decode_part, read)
+        read = in_order(lambda unit: msgspec.msgpack.encode(self._part(unit)), changed, jobs) if jobs != 1 else None
+        fresh = map(self._part, changed) if read is None else map(PARTS.decode, read)
         missing = {unit.path for unit in changed}
         for done, unit in enumerate(units, 1):
             if unit.path in missing:
                 part = next(fresh)
                 if store and not part.doubted:
-                    store.keep(unit.path, states[unit.path], encode_part(part))
+                    store.keep(unit.path, states[unit.path], msgspec.msgpack.encode(part))
             else:
                 assert store is not None
                 part = store.get(unit.path)
@@ -325,20 +323,20 @@ class _AuditRun:
 
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
-        before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
+        before, told, events = dict(self.tree.unreadable), Part(), EventRows()
         if isinstance(unit, Rack):
             grid = self._grids[unit.log]
             listing = self.tree.listing(grid, unit)
             bags = BagWalk(self._reading, told, self._facts(events))
-            told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
+            told.has_seal, told.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.frames.chunks()
         else:
             shards = ShardWalk(self._reading, told, self._facts(events))
             shards.ledger(unit)
             columns = shards.chunks()
-        part = told.done(self._spool.keep(columns) if self._spool else columns, events.encoded())
-        part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
-        return part
+        told.columns, told.timeline = self._spool.keep(columns) if self._spool else columns, events.encoded()
+        told.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
+        return told.done()
 
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
@@ -377,7 +375,7 @@ class _AuditRun:
     def _judged(self, heads: Mapping[HeadName, HeadFact], known: Mapping[bytes, ShardRun]) -> tuple[list[Finding], int]:
         """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
         index, records, tree, ledgers = self.index, self.records, self.tree, self.whole.ledgers
-        narrowing, facts, newest = self.options.narrowing, heads.values(), self.whole.newest_time()
+        narrowing, facts, newest = self.options.narrowing, heads.values(), self.whole.latest
         ceilings = ceiling_chains(index)
         of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
         for token in chain((fact.token for fact in facts), of_ceilings):

@@ -18,7 +18,7 @@ from appliance.formats.paths import LOCK, MARKER, SEAL
 from timeagent.errors import BadRequest, Environment
 
 from ..evidence.tree import LedgerFile, Tree
-from .parts import Part, Unit, decode_part
+from .parts import PARTS, Part, Unit
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
@@ -175,8 +175,8 @@ class PartStore:
             assert isinstance(raw, bytes)
             if _checksum(raw[CHECKSUM_BYTES:]) != raw[:CHECKSUM_BYTES]:
                 raise ValueError("its checksum does not match")  # noqa: TRY301 - caught with all that is wrong with a part
-            return decode_part(raw[CHECKSUM_BYTES:])
-        except ValueError as problem:
+            return PARTS.decode(raw[CHECKSUM_BYTES:])
+        except (ValueError, msgspec.DecodeError) as problem:
             raise BadRequest(
                 "not-an-index", f"the index holds no part {name}: {problem}", hint="remove it, and audit again"
             ) from None

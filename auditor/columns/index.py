@@ -81,7 +81,7 @@ class DomainRows(NamedTuple):
 _BAG: Final = np.dtype(
     [("log", "<u4"), ("start", "<i8"), ("end", "<i8"), ("closed", "?"), ("blind", "?"), ("closed_ns", "<i8")]
 )
-"""As ``PartMaker.add_bag`` takes it."""
+"""As ``Part.add_bag`` takes it."""
 
 
 class Index:

@@ -32,7 +32,7 @@ from timeagent.units import rfc3339
 from ..columns.audit_file import temporary_database
 from ..columns.events import AS_IT_WAS, BagClosed, WhatIf
 from ..columns.index import Coverage, Index, Use
-from ..columns.parts import EvidenceSource, LedgersSeen, Part, PartMaker
+from ..columns.parts import EvidenceSource, LedgersSeen, Part
 from ..walk.bags import BagWalk
 from ..walk.facts import Facts, Gathering, JudgedFrame
 from ..walk.shards import ShardWalk
@@ -56,7 +56,7 @@ def read_one_by_one(
     Returns the evidence for rules, as it was, if that is asked for. Never raises for what is in the tree. Costs five
     times an audit, which judges most of a tree by columns.
     """
-    told, done = PartMaker(), 0
+    told, done = Part(), 0
     reading = EvidenceSource(tree, records, signatures, one_by_one=True)
     if not evidence:
         reading.keep = lambda _: []
@@ -80,7 +80,8 @@ def read_one_by_one(
                 done += 1
                 if progress:
                     progress(done, place.path)
-    return told.done([*shards.chunks(), *bags.frames.chunks()])
+    told.columns = [*shards.chunks(), *bags.frames.chunks()]
+    return told.done()
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,26 +346,18 @@ class Timeline:
             if log is None or about_log(event, log):
                 yield position + 1, event
 
-    def next_closing(self, instant: Instant) -> Instant | None:
-        """Return when the next bag after an instant was closed, or None."""
+    def closing(self, instant: Instant, *, back: bool) -> Instant | None:
+        """Return when the next bag after an instant was closed, or the last before it; None: there is none."""
         closed = self.events.listed(Posting.KIND, BagClosed.__name__)
-        after = closed[np.searchsorted(closed, self.position(instant), "right") :]
-        return self.events.instant(int(after[0])) if len(after) else None
+        position = self.position_before(instant) if back else self.position(instant)
+        place = int(np.searchsorted(closed, position, "right")) - back
+        return self.events.instant(int(closed[place])) if 0 <= place < len(closed) else None
 
-    def previous_closing(self, instant: Instant) -> Instant | None:
-        """Return when the last bag before an instant was closed, or None."""
-        closed = self.events.listed(Posting.KIND, BagClosed.__name__)
-        before = closed[: np.searchsorted(closed, self.position_before(instant), "right")]
-        return self.events.instant(int(before[-1])) if len(before) else None
-
-    def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        place = bisect_right(self.findings, instant, key=lambda each: each[0])
-        return self.findings[place] if place < len(self.findings) else None
-
-    def previous_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        """Return the last finding before an instant, or None."""
-        place = bisect_left(self.findings, instant, key=lambda each: each[0])
-        return self.findings[place - 1] if place else None
+    def finding(self, instant: Instant, *, back: bool) -> tuple[Instant, Finding] | None:
+        """Return the next finding after an instant, or the last before it; None: there is none."""
+        search = bisect_left if back else bisect_right
+        place = search(self.findings, instant, key=lambda each: each[0]) - back
+        return self.findings[place] if 0 <= place < len(self.findings) else None
 
     def density(self, first: Instant, last: Instant, cells: int) -> list[int]:
         """Return how many events lie in each of so many equal parts of [first, last]."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -342,10 +341,16 @@ class BagWalk:
         self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, late))
         if seal is not None:
             self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
+
+        def policy_of(named: int) -> Policy | None:
+            """Return the policy by which a frame of the bag is judged; say so where it is not there."""
+            if 1 <= named <= lock.policy_number and self._records.missing(Kind.POLICY, named):
+                self._told.report(bag_rules.missing_record(Kind.POLICY, named))
+            return self._records.judging(named, lock.policy_number)
+
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policies.get(lock.policy_number)
-        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
         by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
         blind = self._listed(listing, by, pack)
         closed_ns = token.interval.earliest if token and counts else 0
@@ -410,12 +415,6 @@ class BagWalk:
             take_latest(self._told.trust_closed, {lock.trust_number: token.interval.earliest})
             take_latest(self._told.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
-
-    def _policy_of(self, named: int, limit: int) -> Policy | None:
-        """Return the policy by which a frame of a bag is judged; say so where it is not there."""
-        if 1 <= named <= limit and self._records.missing(Kind.POLICY, named):
-            self._told.report(bag_rules.missing_record(Kind.POLICY, named))
-        return self._records.judging(named, limit)
 
     def _listed(self, listing: BagListing, by: BagRules, pack: RackPack | None) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""

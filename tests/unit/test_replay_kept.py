@@ -145,8 +145,7 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
 def same_steps(memory: PlainTimeline, kept: Timeline, instant: int) -> None:
     assert kept.position(instant) == memory.position(instant)
     assert kept.position_before(instant) == memory.position_before(instant)
-    assert kept.next_closing(instant) == memory.next_closing(instant)
-    assert kept.previous_closing(instant) == memory.previous_closing(instant)
+    assert all(kept.closing(instant, back=back) == memory.closing(instant, back=back) for back in (False, True))
 
 
 def same_lists(memory: PlainTimeline, kept: Timeline) -> None:
@@ -383,8 +382,8 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
     (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
-    (kept_module, "Timeline.next_closing", "'right'", "'left'"),
-    (kept_module, "Timeline.previous_closing", "before[-1]", "before[0]"),
+    (kept_module, "Timeline.closing", "'right'", "'left'"),
+    (kept_module, "Timeline.closing", "- back", "- 0"),
     (kept_module, "Timeline._about", "found > start", "found >= start"),
     (kept_module, "Timeline.next_about", "- back", "- 0"),
     (kept_module, "Timeline.delivered_backwards", "-newest", "newest"),

@@ -34,7 +34,7 @@ from .columns.audit_file import (
     write_index,
 )
 from .columns.index import PART_RANKS, Coverage, Index
-from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
+from .columns.layout import ENTRIES, FRAMES, USES, Spool
 from .columns.parts import (
     PARTS,
     WHOLE,
@@ -45,7 +45,6 @@ from .columns.parts import (
     check_asked,
     default_jobs,
     in_order,
-    later,
 )
 from .evidence.finding import Evidence, Finding, found
 from .evidence.finding import in_order as once_each
@@ -60,21 +59,17 @@ from .rules.chains import (
     check_maps,
     check_phases,
     check_records_there,
-    counting,
-    followed,
+    cluster_facts,
 )
 from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.history import (
     Closings,
     ClusterFacts,
-    HeadFact,
     SessionHistory,
     SessionName,
-    ShardRun,
     ceiling_chains,
     domain_history,
     head_facts,
-    runs,
     session_histories,
 )
 from .rules.leases import check_domain
@@ -350,15 +345,15 @@ class _AuditRun:
     def _concluded(self) -> Audit:
         """Judge what was read."""
         records, counts, torn = self.records, self.whole.counts, self.whole.ledgers.torn
-        heads = head_facts(self.index)
-        known = runs(heads.values())
-        judged, witnesses = self._judged(heads, known)
+        cluster = self._known()
+        judged, witnesses = self._judged(cluster)
         findings = [*self.whole.findings, *judged, *check_foreign(self.tree)]
         findings += [
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
-        stale = max((fact.token.staleness_ns for fact in heads.values()), default=0)
+        stale = max((fact.token.staleness_ns for fact in cluster.heads.values()), default=0)
         ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale))))
+        known = cluster.runs
         # A torn last block is a gap, unless a later batch shows that gap already.
         cut_off = {each for each in torn & known.keys() if known[each].highest == known[each].ledger_end}
         summary = Summary(
@@ -372,43 +367,36 @@ class _AuditRun:
         root = records.root.public if records.root else None
         return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
 
-    def _judged(self, heads: Mapping[HeadName, HeadFact], known: Mapping[bytes, ShardRun]) -> tuple[list[Finding], int]:
-        """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
-        index, records, tree, ledgers = self.index, self.records, self.tree, self.whole.ledgers
-        narrowing, facts, newest = self.options.narrowing, heads.values(), self.whole.latest
-        ceilings = ceiling_chains(index)
+    def _known(self) -> ClusterFacts:
+        """Put together what rules need that look at more than one file."""
+        index, records, whole = self.index, self.records, self.whole
+        heads, ceilings = head_facts(index), ceiling_chains(index)
         of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
-        for token in chain((fact.token for fact in facts), of_ceilings):
-            newest = later(newest, token)
+        for token in chain((fact.token for fact in heads.values()), of_ceilings):
+            whole.saw(token)
         policy, policies = records.newest_policy, Policies(records.widest)
         if policy:
-            policies = Policies(records.widest, policy.number, known_until(self.whole.policy_closed, policy.number))
-        cluster = ClusterFacts(
-            runs=known,
-            heads=heads,
-            ceilings=ceilings,
-            finished=frozenset(ledgers.stopped),
-            maps=records.maps,
-            follows=followed(ceilings, records.maps),
-            counts=counting(facts),
-            policies=policies,
-            coverage=Coverage.of(index, policy, newest),
-            closings=Closings(index.closings()),
-        )
+            policies = Policies(records.widest, policy.number, known_until(whole.policy_closed, policy.number))
+        coverage, closings = Coverage.of(index, policy, whole.latest), Closings(index.closings())
+        return cluster_facts(heads, ceilings, records, whole.ledgers, policies, coverage, closings)
+
+    def _judged(self, cluster: ClusterFacts) -> tuple[list[Finding], int]:
+        """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
+        index, tree, narrowing, policies = self.index, self.tree, self.options.narrowing, cluster.policies
+        facts, ceilings, whole = cluster.heads.values(), cluster.ceilings, self.whole
         if narrowing.domains:
             check_asked(narrowing, index.all_domains())
         sessions = session_histories(index, cluster)
         seen = judge_buckets(index, cluster, sessions, narrowing, self.options.jobs)
-        findings = [policies.judged(each.finding, each.signed_ns) for each in self.whole.beyond_policy]
+        findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
         findings += check_heads(facts, ceilings, policies)
         findings += check_ceilings(ceilings, policies)
-        findings += check_phases(facts, ceilings, records)
-        findings += check_maps(records.maps)
+        findings += check_phases(facts, ceilings, self.records)
+        findings += check_maps(cluster.maps)
         if tree.names("shards"):
             findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
-        findings += (
-            each for each in check_ledgers(facts, ceilings, ledgers, newest, known) if not tree.hides(each.subject)
-        )
+        of_ledgers = check_ledgers(facts, ceilings, whole.ledgers, whole.latest, cluster.runs)
+        findings += (each for each in of_ledgers if not tree.hides(each.subject))
         findings += seen.findings
         if narrowing.whole:  # of a session lease some leases alone say too little
             findings += check_sessions(sessions, seen.notes, cluster)

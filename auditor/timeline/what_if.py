@@ -15,13 +15,11 @@ from auditor.evidence.finding import FORGED, Evidence, Finding, Times, found, in
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.rules.chains import check_heads, counting, followed
+from auditor.rules.chains import check_heads, cluster_facts
 from auditor.rules.history import (
-    ClusterFacts,
     ceiling_chains,
     domain_history,
     head_facts,
-    runs,
     session_histories,
 )
 from auditor.rules.leases import check_domain
@@ -178,17 +176,8 @@ def _leases(
     }
     ceilings, policies = ceiling_chains(index), Policies(records.widest)
     yield from check_heads(heads.values(), ceilings, policies)
-    cluster = ClusterFacts(
-        runs=runs(heads.values()),
-        heads=heads,
-        ceilings=ceilings,
-        finished=frozenset(seen.stopped),
-        maps=records.maps,
-        follows=followed(ceilings, records.maps),
-        counts=counting(heads.values()),
-        coverage=Coverage(Index(), 0),  # says nothing about what is not there: a lens takes nothing away
-        policies=policies,
-    )
+    nothing = Coverage(Index(), 0)  # says nothing about what is not there: a lens takes nothing away
+    cluster = cluster_facts(heads, ceilings, records, seen, policies, nothing)
     sessions = session_histories(index, cluster)
     domains = index.all_domains()
     for rows in (rows for bucket in index.buckets() for rows in index.rows_of(bucket, domains)):

@@ -53,7 +53,8 @@ from ..columns.events import (
     about_log,
     ceiling_name,
 )
-from .state import StateAt, Working
+from .fold import Working
+from .state import StateAt
 
 type Numbers = NDArray[np.int64]
 

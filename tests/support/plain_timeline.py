@@ -19,7 +19,8 @@ from auditor.columns.events import (
     SessionTold,
     about_domain,
 )
-from auditor.timeline.state import BagState, DomainState, Working
+from auditor.timeline.fold import Working
+from auditor.timeline.state import BagState, DomainState
 from auditor.timeline.timeline_reader import Timeline
 from auditor.walk.facts import Gathering
 

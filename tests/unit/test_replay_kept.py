@@ -10,6 +10,7 @@ import apsw
 import msgspec
 import pytest
 
+import auditor.timeline.fold as fold_module
 import auditor.timeline.state as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
@@ -22,7 +23,7 @@ from auditor.evidence.records import load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
-from auditor.timeline.state import Working
+from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
 from tests.fault_injection.faults_leases import granted_while_held
@@ -375,7 +376,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "BagLayer.bags_of", "ORDER BY part DESC", "ORDER BY part"),
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
-    (layers_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
+    (fold_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "Timeline.position_before", "without=True", "without=False"),
     (kept_module, "Timeline._fold", "position <= ?", "position <= ? + 1"),
     (kept_module, "Timeline._fold", "working.keep(self._db, number)", "working.keep(self._db, number - 1)"),

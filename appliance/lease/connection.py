@@ -24,24 +24,7 @@ from typing import Final
 from timeagent.units import MINUTE, SECOND, Span
 
 from ..formats.lease import Holder, Phase
-from .wire import (
-    LENGTH_BYTES,
-    REQUEST_FRAME_BYTES_MAX,
-    Acquire,
-    Attend,
-    Encoded,
-    Hello,
-    Refused,
-    Relinquish,
-    Renew,
-    Reply,
-    Request,
-    Task,
-    Upgrade,
-    Withdraw,
-    body_length,
-    encode_answer,
-)
+from . import wire
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is received at once. With twice as much each receiving maps fresh pages, and takes nine times as long."""
@@ -129,7 +112,7 @@ class Connection:
         while self.owed and None not in self.owed[0].replies:
             owed = self.owed.popleft()
             self.peer.waiting -= len(owed.waiters)
-            self.unsent += encode_answer([reply for reply in owed.replies if reply is not None])
+            self.unsent += wire.encode_answer([reply for reply in owed.replies if reply is not None])
 
     def receive(self) -> bool:
         """Take what is there; False: nothing yet. Raises OSError, also when the other end has closed."""
@@ -148,10 +131,10 @@ class Connection:
 
     def next_frame(self, offset: int) -> int | None:
         """Return where the frame that begins at ``offset`` ends, or None while it is not whole. Raises Damaged."""
-        begin = offset + LENGTH_BYTES
+        begin = offset + wire.LENGTH_BYTES
         if len(self.received) < begin:
             return None
-        end = begin + body_length(self.received, REQUEST_FRAME_BYTES_MAX, offset)
+        end = begin + wire.body_length(self.received, wire.REQUEST_FRAME_BYTES_MAX, offset)
         return end if end <= len(self.received) else None
 
     def send_at_once(self, frame: bytes) -> bool:
@@ -187,7 +170,7 @@ class PendingCall:
     """A call of which some answer is held back: it goes out once none is None."""
 
     connection: Connection
-    replies: list[Reply | Encoded | None]
+    replies: list[wire.Reply | wire.Encoded | None]
     waiters: list[DeferredReply] = field(default_factory=list)
 
 
@@ -204,7 +187,7 @@ class DeferredReply:
     def gone(self) -> bool:
         return not self.owed.connection.open
 
-    def answer(self, reply: Reply | Encoded) -> None:
+    def answer(self, reply: wire.Reply | wire.Encoded) -> None:
         """Take the answer, from whichever thread called the shard."""
         self.owed.replies[self.position] = reply
         self.answered(self.owed.connection)
@@ -232,10 +215,10 @@ class TentativeLeaseReaper:
     def __init__(self) -> None:
         self._asked: dict[Holder, _Asked] = {}
 
-    def heard(self, connection: Connection, call: Sequence[Request]) -> None:
+    def heard(self, connection: Connection, call: Sequence[wire.Request]) -> None:
         """Take note of who asks for what over a connection."""
         for request in call:
-            if isinstance(request, Acquire) and request.phase is Phase.TENTATIVE:
+            if isinstance(request, wire.Acquire) and request.phase is Phase.TENTATIVE:
                 asked = self._asked.setdefault(request.holder, _Asked())
                 asked.connections.add(connection)
                 asked.domains[request.domain] = None
@@ -249,22 +232,22 @@ class TentativeLeaseReaper:
                 asked.connections.remove(connection)
                 asked.left_ns = now
 
-    def gone(self, now: int) -> list[Task]:
+    def gone(self, now: int) -> list[wire.Task]:
         """Return what has to be withdrawn of those who have been away for too long; they are not known any more."""
         over = [
             holder for holder, asked in self._asked.items() if not asked.connections and now - asked.left_ns >= GRACE_NS
         ]
-        return [Withdraw(holder=holder, domains=tuple(self._asked.pop(holder).domains)) for holder in over]
+        return [wire.Withdraw(holder=holder, domains=tuple(self._asked.pop(holder).domains)) for holder in over]
 
 
-def ordinary(call: Sequence[Request]) -> bool:
+def ordinary(call: Sequence[wire.Request]) -> bool:
     """Whether there is nothing in a call that a server has to remember: no Hello, nothing tentative, nobody waits."""
     for request in call:
         kind = type(request)
-        if kind is Acquire:
+        if kind is wire.Acquire:
             if request.wait_ns or request.phase is not Phase.HELD:  # type: ignore[union-attr]
                 return False
-        elif kind is not Relinquish and kind is not Renew:
+        elif kind is not wire.Relinquish and kind is not wire.Renew:
             return False
     return True
 
@@ -281,27 +264,27 @@ class RequestBatch:
         self._limits = limits
         self._reaper = reaper
         self._answered = answered
-        self.requests: list[Request] = []
+        self.requests: list[wire.Request] = []
         self.calls: list[tuple[Connection, int, PendingCall | None, bool]] = []
         """Whose call, how many requests, where its answers are gathered if any may be held back; is it a Hello."""
         self.waiters: dict[int, DeferredReply] = {}
         """By position among the requests."""
 
-    def take(self, connection: Connection, call: list[Request]) -> None:
+    def take(self, connection: Connection, call: list[wire.Request]) -> None:
         """Take a connection's next call."""
         owed, hello = None, False
         if not ordinary(call):
             self._reaper.heard(connection, call)
             owed = self._held_back(connection, call)
-            hello = any(isinstance(request, Hello) for request in call)
+            hello = any(isinstance(request, wire.Hello) for request in call)
         self.requests += call
         self.calls.append((connection, len(call), owed, hello))
 
-    def _held_back(self, connection: Connection, call: Sequence[Request]) -> PendingCall | None:
+    def _held_back(self, connection: Connection, call: Sequence[wire.Request]) -> PendingCall | None:
         """Return where the answers of a call are gathered, if it lets the shard hold any back."""
         owed: PendingCall | None = None
         for position, request in enumerate(call):
-            if isinstance(request, Acquire | Upgrade | Attend) and request.wait_ns:
+            if isinstance(request, wire.Acquire | wire.Upgrade | wire.Attend) and request.wait_ns:
                 if connection.peer.waiting >= self._limits.waiters_per_peer:
                     break
                 owed = owed or PendingCall(connection, [None] * len(call))
@@ -311,7 +294,9 @@ class RequestBatch:
                 connection.peer.waiting += 1
         return owed
 
-    def frames(self, replies: Sequence[Encoded | Reply | None]) -> tuple[dict[Connection, bytes], list[Connection]]:
+    def frames(
+        self, replies: Sequence[wire.Encoded | wire.Reply | None]
+    ) -> tuple[dict[Connection, bytes], list[Connection]]:
         """Return what goes out at once; and who has answers at the connection. Those whose Hello is refused leave."""
         out: dict[Connection, bytes] = {}
         behind: list[Connection] = []
@@ -320,7 +305,7 @@ class RequestBatch:
             answer = replies[start : start + count]
             start += count
             if owed is None and not connection.owed:
-                frame = encode_answer(answer)  # type: ignore[arg-type]  # nobody waits for any of them
+                frame = wire.encode_answer(answer)  # type: ignore[arg-type]  # nobody waits for any of them
                 out[connection] = out[connection] + frame if connection in out else frame
             else:
                 waiting = owed or PendingCall(connection, [None] * count)
@@ -329,6 +314,6 @@ class RequestBatch:
                         waiting.replies[position] = reply
                 connection.owed.append(waiting)
                 behind.append(connection)
-            if hello and any(isinstance(each, Refused) for each in answer):
+            if hello and any(isinstance(each, wire.Refused) for each in answer):
                 connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
         return out, behind

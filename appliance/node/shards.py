@@ -33,10 +33,10 @@ from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..formats.witness import Half
 from ..lease import ceiling
+from ..lease.ceiling import Succession, newest_record
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.succession import Succession, newest_record
 from ..lease.turn_log import LogLost, TurnLog
 from ..lease.whole_shard import Suspension
 from .hosted_shard import PAUSE_NS, START_TRIES, CountedLedger, HostedShard, Running, ShardRuntime, stopping_ns

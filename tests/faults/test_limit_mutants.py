@@ -54,7 +54,7 @@ MUTANTS = {
     "call as long as an answer": Mutant(
         connection,
         "Connection.next_frame",
-        "REQUEST_FRAME_BYTES_MAX",
+        "wire.REQUEST_FRAME_BYTES_MAX",
         "16 * 1024 * 1024",
         edges.test_call_longer_than_a_call_may_be_is_refused_by_its_head,
     ),
@@ -371,7 +371,7 @@ MUTANTS = {
     "who is refused by its version stays": Mutant(
         connection,
         "RequestBatch.frames",
-        "hello and any((isinstance(each, Refused) for each in answer))",
+        "hello and any((isinstance(each, wire.Refused) for each in answer))",
         "False",
         edges.test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done,
         (wire.PROTOCOL_VERSION + 1,),

@@ -376,8 +376,8 @@ MUTANTS: dict[str, Fault] = {
     "ceiling below what the record says": (
         ceiling,
         "CeilingChain._next_record",
-        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)",
-        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns)",
+        "max(before_ns, floor_ns, settle_to_ns)",
+        "before_ns",
         ceilings.test_last_record_says_no_more_than_its_ceiling,
         ((5, 9),),
     ),

@@ -27,9 +27,8 @@ from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import LOGS, DataName, Grid, chain_path
 from appliance.formats.witness import SessionWitness, SignedWitness
 from appliance.lease import sockets
-from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity, newest_record
 from appliance.lease.shard import Shard
-from appliance.lease.succession import newest_record
 from appliance.lease.wire import Acquire, Age, BeginSession, Granted, RenewSession, SessionGranted
 from appliance.lease.witness_ledger import GATHER_S
 from appliance.node import record_watch

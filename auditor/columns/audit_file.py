@@ -154,7 +154,6 @@ class PartStore:
         return state.digest()
 
     def has(self, name: str, state: bytes) -> bool:
-        """Whether a unit was read in this state."""
         self._asked[name] = state
         return self._states.get(name) == state
 
@@ -195,7 +194,6 @@ class PartStore:
         self._waiting = 0
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Forget parts of what is not in the tree any more."""
         for name in self._states.keys() - set(names):
             self._db.execute("DELETE FROM part WHERE unit = ?", (name,))
 

@@ -57,7 +57,6 @@ class Use:
 
     @property
     def log(self) -> str:
-        """The log that it was written to."""
         return self.where.path.split("/")[1]
 
 
@@ -97,7 +96,6 @@ class Index:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._heads: dict[HeadName, HeadRow] = {}
         self._ceilings: dict[tuple[tuple[int, int], int, bytes], Evidence] = {}
         self._unread: dict[str, set[tuple[int, int]]] = {}
@@ -154,14 +152,12 @@ class Index:
             yield DomainRows(domain, [entry for _, (_, entry) in sorted(entries.items())], uses)
 
     def buckets(self) -> list[int]:
-        """Return the buckets of which columns hold anything, in order."""
         return sorted({bucket for _, bucket in self._chunks})
 
     def column_bytes(self) -> int:
         return sum(chunk.sizes[1] for chunks in self._chunks.values() for _, chunk in chunks)
 
     def all_domains(self) -> set[str]:
-        """Return every domain that a frame or a ledger names."""
         found: set[str] = set()
         for (kind, _), chunks in self._chunks.items():
             for _, chunk in chunks if kind != FRAMES else ():
@@ -169,7 +165,6 @@ class Index:
         return found - {""}
 
     def close(self) -> None:
-        """Let go of the files that columns wait in."""
         if self.spool:
             self.spool.close()
         if self._directory:

@@ -135,7 +135,6 @@ class Chunk(msgspec.Struct, array_like=True):
 
 
 def bucket_of(name: str) -> int:
-    """Return the bucket of a domain, or of a writer."""
     return zlib.crc32(name.encode()) % BUCKETS
 
 
@@ -183,7 +182,6 @@ class Numbering[T]:
         self._listed: list[T] = []
 
     def listed(self) -> list[T]:
-        """Return the values by their numbers."""
         if len(self._listed) < len(self.values):
             self._listed = list(self.values)
         return self._listed
@@ -367,7 +365,6 @@ class RowBucket:
             yield (paths[path], offset, length), *rest
 
     def raw(self) -> bytes:
-        """Return the raw bytes of all chunks that were taken with them."""
         return b"".join(self._raw)
 
 
@@ -426,7 +423,6 @@ class Spool:
         return at
 
     def close(self) -> None:
-        """Let go of the own file."""
         if self._own is not None and self._own[0] == os.getpid():
             self._own[1].close()
         self._own = None

@@ -63,14 +63,12 @@ class Narrowing:
         return rack.end_ns > self.since_ns and rack.start_ns < self.until_ns
 
     def judges(self, domain: str) -> bool:
-        """Whether a domain's leases are judged."""
         return not self.domains or any(
             domain.startswith(each[:-1]) if each.endswith("*") else domain == each for each in self.domains
         )
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out."""
         return self == WHOLE
 
     def fields(self) -> dict[str, Any]:
@@ -222,7 +220,6 @@ class Part(msgspec.Struct, kw_only=True, dict=True):
     ledgers: LedgersSeen = msgspec.field(default_factory=LedgersSeen)
 
     def __post_init__(self) -> None:
-        """Begin to gather."""
         self._ranks: dict[HeadName, int] = {}
         """Of each head the rank of the place where it counts."""
         self._last = ("", "")
@@ -249,7 +246,6 @@ class Part(msgspec.Struct, kw_only=True, dict=True):
         self.report(*findings)
 
     def saw(self, token: SignedTime | None) -> None:
-        """Take a signed time that holds."""
         self.latest = later(self.latest, token)
 
     def shown(self, path: str) -> str:
@@ -364,7 +360,6 @@ class _Reader:
         return self.asked.popleft(), answer
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.join()
         self._process.close()

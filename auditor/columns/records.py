@@ -264,7 +264,6 @@ class Records:
         self._all = raw, kinds.tobytes()
 
     def kinds(self) -> list[msgspec.Struct]:
-        """Return one record of each shape."""
         return [shape.record for shape in self._shapes]
 
     def of_each(self, answer: Callable[[Any], Any], form: Any = np.bool_) -> NDArray[Any]:  # noqa: ANN401 - any scalar
@@ -272,7 +271,6 @@ class Records:
         return np.array([answer(shape.record) for shape in self._shapes], form)[self._kinds]
 
     def there(self, name: str) -> Flags:
-        """Say of each record whether it has this field."""
         return np.array([name in shape.fields for shape in self._shapes], np.bool_)[self._kinds]
 
     def number(self, name: str, absent: int = 0) -> Column:

@@ -118,7 +118,6 @@ class ClusterRecords:
 
     @property
     def newest_policy(self) -> Policy | None:
-        """The policy with the highest number."""
         return self.policies[max(self.policies)] if self.policies else None
 
     @property

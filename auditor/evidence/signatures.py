@@ -130,7 +130,6 @@ class HeldWitness(_Held):
 
     @property
     def name(self) -> str:
-        """How a finding names the lease."""
         return f"lease {self.witness.correlation_id.hex()} on {self.witness.domain!r}"
 
 
@@ -142,7 +141,6 @@ class HeldSession(_Held):
 
     @property
     def name(self) -> str:
-        """How a finding names the session lease."""
         return f"session lease {self.witness.session_id.hex()}"
 
     @property

@@ -84,7 +84,6 @@ class Working:
         return self.domains, self.sessions, self.shards, self.logs, self.bags, self.clocks
 
     def copy(self) -> Working:
-        """Return a state that can go on by itself."""
         return Working(*map(copy, (*self.layers(), self.marked)))
 
     def keep(self, db: Database, position: int) -> None:

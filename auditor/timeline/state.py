@@ -247,7 +247,6 @@ class Layer[K, V](Mapping[K, V]):
         raise KeyError(name)
 
     def __setitem__(self, name: K, value: V) -> None:
-        """Change a value here only."""
         self.changed[name] = value
 
     def __iter__(self) -> Iterator[K]:
@@ -335,7 +334,6 @@ class StateAt:
     clocks: Mapping[str, ClockState]
 
     def bag_phase(self, bag: BagState) -> BagPhase:
-        """Return how far the closing of a bag had come."""
         if bag.sealed_ns is not None:
             return BagPhase.PACKED if bag.packed and self.instant_ns >= self.end_ns else BagPhase.SEALED
         if bag.closed is not None:

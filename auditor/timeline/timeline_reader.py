@@ -249,12 +249,10 @@ class StoredEvents(Sequence[Event]):
         return 0
 
     def at(self, positions: Iterable[int]) -> Iterator[Event]:
-        """Yield the events at some positions, each read when it is asked for."""
         for position in positions:
             yield self[position - 1]
 
     def listed(self, posting: Posting, key: str, part: int = 0) -> NDArray[np.uint32]:
-        """Return a list of positions, in order."""
         return self.listed_with(posting, key, part)[0]
 
     def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
@@ -270,7 +268,6 @@ class StoredEvents(Sequence[Event]):
             yield found, np.frombuffer(more, "<i8").reshape(-1, len(found))
 
     def beginning_at(self, where: Evidence) -> list[int]:
-        """Return the positions of the events whose bytes begin there."""
         positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
         return [int(each) for each in positions[offsets == where.offset]]
 
@@ -321,7 +318,6 @@ class Timeline:
         return StateAt(instant, self.end_ns, position, self.findings_until(instant), *working.layers())
 
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
-        """Return the findings whose evidence was complete at an instant."""
         return tuple(finding for _, finding in self.findings[: self.findings_by(instant)])
 
     def findings_by(self, instant: Instant) -> int:

@@ -396,7 +396,6 @@ class TimelineWriter:
         (self._said if told else self._under).append(leases)
 
     def _texts(self, texts: Iterable[str]) -> Numbers:
-        """Return the keys of some texts."""
         return np.array([self._keys.of((text, 0)) for text in texts], np.int64)
 
     def _piece(self, value: bytes) -> int:

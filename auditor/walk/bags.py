@@ -131,7 +131,6 @@ class BagWalk:
         self._told.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
 
     def off_grid(self, path: str) -> None:
-        """Say that a directory is no rack or bag of its log."""
         self._told.found(
             "off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)]
         )

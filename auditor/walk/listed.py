@@ -58,7 +58,6 @@ class FrameJudge:
         self._newest_of_frames: SignedTime | None = None
 
     def chunks(self) -> list[Chunk]:
-        """Return all columns that were gathered."""
         return [*self._rows.chunks(), *self._uses.chunks(), *self._entries.chunks()]
 
     def file(self, file: JudgedFile) -> None:
@@ -106,7 +105,6 @@ class FrameJudge:
         self._rank += len(several)
 
     def _frame(self, frame: FrameEvidence, file: JudgedFile, rank: int) -> None:
-        """Audit one frame of a listed file."""
         by, seen, after = file.by, file.by.seen, file.by.after
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
         self._told.report(*misplaced)

@@ -80,7 +80,6 @@ class ShardWalk:
         self._entries = 0
 
     def walk_chains(self) -> None:
-        """Audit every ceiling record, by itself."""
         for file in self._tree.chains():
             self._map(file.map_number)
             data = self._tree.read(file.path, RECORD_BYTES_MAX)
@@ -88,7 +87,6 @@ class ShardWalk:
                 self._ceiling(data, Evidence(file.path, 0, len(data)), file)
 
     def ledger(self, file: LedgerFile) -> None:
-        """Audit every block of a ledger file, by itself."""
         self._map(file.map_number)
         for piece in self._tree.pieces(file.path):
             if isinstance(piece, Rest):
@@ -215,7 +213,6 @@ class ShardWalk:
         return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
     def chunks(self) -> list[Chunk]:
-        """Return all columns that were gathered."""
         return self._rows.chunks()
 
     def _is_readable(self, each: _Block) -> bool:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -59,6 +59,16 @@ def together(*arguments: Argument) -> Argument:
 def one_of(*arguments: Argument) -> Argument:
     """Return what adds these, of which only one may be given."""
     return lambda parser: together(*arguments)(parser.add_mutually_exclusive_group())  # type: ignore[arg-type]
+
+
+def epilog(text: str) -> Argument:
+    """Return what has the help end with a text, as it stands."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = text
+
+    return add
 
 
 def command(summary: str, run: Work, *arguments: Argument) -> Command:
@@ -172,7 +182,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class Progress:
-    """One line on stderr that is rewritten in place; silent where stderr is no terminal."""
+    """One line on stderr that is rewritten in place, and gone after the block; silent where stderr is no terminal."""
 
     def __init__(self, label: str, total: int | None = None) -> None:
         """Start with nothing done. ``total``: how many units there are, if known."""
@@ -180,6 +190,12 @@ class Progress:
         self._total = total
         self._shown = sys.stderr.isatty()
         self._last = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done()
 
     def show(self, done: int, detail: str = "") -> None:
         if not self._shown:

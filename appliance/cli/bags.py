@@ -132,11 +132,10 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
         raise BadRequest("too-far-ahead", what, hint=hint)
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
         note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
-    progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
-    horizon = cluster.settle(
-        options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
-    )
-    progress.done()
+    with Progress("settling, seconds", max(0, target - reached) // SECOND) as progress:
+        horizon = cluster.settle(
+            options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
+        )
     fields = {"log": options.log, **instant_fields("horizon", horizon)}
     return present(options, "tenure.settle", fields, f"everything of {options.log} before {rfc3339(horizon)} is final")
 

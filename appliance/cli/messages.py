@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +23,12 @@ from timeagent.console import (
     argument,
     command,
     counted,
+    epilog,
     instant_fields,
     note,
     present,
     print_json,
+    together,
     with_verbs,
 )
 from timeagent.errors import BadRequest, Environment, TenureError
@@ -86,9 +88,12 @@ def run_publish(options: Namespace) -> int:
 def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Namespace) -> int:
     done = 0
     outcome: Outcome | None = None
-    progress = Progress("published", _lines(stream))
+    timeout_s = parse_span(options.wait) / SECOND
     try:
-        with session.acquire(*options.lease, timeout_s=parse_span(options.wait) / SECOND, record_only=True) as leases:
+        with (
+            Progress("published", _lines(stream)) as progress,
+            session.acquire(*options.lease, timeout_s=timeout_s, record_only=True) as leases,
+        ):
             for batch in _batches(stream):
                 if (options.kind or options.store) and not done:
                     check_payloads(batch)  # what nobody can publish makes no log
@@ -102,8 +107,6 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Name
         if done:
             note(f"tenure: {counted(done, 'message')} committed to {options.log} before")
         raise
-    finally:
-        progress.done()
     name, reason, status = "Committed", None, 0
     if outcome is not None and not isinstance(outcome, Committed):
         name, reason = type(outcome).__name__, outcome.reason
@@ -380,9 +383,8 @@ def _advance_view(cluster: Cluster, view: View[Any], options: Namespace) -> int:
         target = cluster.time.now().latest
         for log in view.logs:
             cluster.settle(log, target)
-    progress = Progress("folded")
-    checkpoint = view.advance(progress.show)
-    progress.done()
+    with Progress("folded") as progress:
+        checkpoint = view.advance(progress.show)
     words = f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}"
     return present(options, "tenure.view-advance", _view_fields(view, checkpoint), words)
 
@@ -427,11 +429,7 @@ standard error. Reading goes on exactly after it, whatever was written meanwhile
 """
 
 
-def _form(parser: ArgumentParser) -> None:
-    parser.formatter_class = RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
-    parser.add_argument("--print0", action="store_true", help="a NUL after each payload instead of a newline")
-
+_FORM: Final = together(argument("--print0", "a NUL after each payload instead of a newline"), epilog(_EPILOG))
 
 COMMANDS: Final = {
     "publish": command(
@@ -465,7 +463,7 @@ COMMANDS: Final = {
         argument("--until T", "only timestamps up to this instant"),
         argument("--limit N", "at most so many messages", type=int),
         argument("--settle", "first wait until everything up to now is final"),
-        _form,
+        _FORM,
         add_cluster_options,
     ),
     "tail": cluster_command(
@@ -481,7 +479,7 @@ COMMANDS: Final = {
         ),
         argument("--poll SPAN", "how often to look (default 500ms)", default="500ms"),
         argument("--settle", "close what is due oneself: nothing becomes final where no daemon runs that would"),
-        _form,
+        _FORM,
     ),
     "view": with_verbs("Materialised views: what settled messages add up to.", _VIEW_VERBS),
 }

@@ -21,23 +21,7 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUna
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
-from ..admin.membership import (
-    NOWHERE,
-    Listen,
-    ask,
-    enroll,
-    finish,
-    given_away,
-    has_left,
-    heirs,
-    load_root_key,
-    prepared,
-    read_marker,
-    refuse_not_empty,
-    revoke,
-    set_up,
-    shards_of,
-)
+from ..admin import membership
 from ..admin.moving import moved
 from ..admin.trust import check_known
 from ..bag.ports import Storage
@@ -48,6 +32,7 @@ from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import shard_text
 from ..node.own_keys import check_own_keys
+from ..node.records import Registers
 from ..node.runtime import daemon_lock, runtime_of
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
 from . import service
@@ -64,7 +49,7 @@ def _node_name(options: Namespace) -> str:
     return options.node or socket.gethostname().split(".")[0].lower()
 
 
-def _listen(options: Namespace) -> Listen:
+def _listen(options: Namespace) -> membership.Listen:
     """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach.
 
     Binds a port of the address for a moment: an address that this machine does not have would stop its daemon.
@@ -72,7 +57,7 @@ def _listen(options: Namespace) -> Listen:
     if options.listen is None:
         if options.address is not None:
             raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
-        return NOWHERE
+        return membership.NOWHERE
     at = parse_address(options.listen)
     reached_at = parse_address(options.address) if options.address else at
     if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
@@ -85,7 +70,7 @@ def _listen(options: Namespace) -> Listen:
         what = f"this machine cannot listen at {at.host}: {problem.strerror or problem}"
         hint = "name an address that `ip address` shows, or 0.0.0.0 with --address HOST"
         raise BadRequest("no-address", what, hint=hint) from None
-    return Listen(at, reached_at)
+    return membership.Listen(at, reached_at)
 
 
 type Mounted = Callable[[Namespace, Storage, Root, Settings | None], int]
@@ -118,7 +103,7 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
     """
     if not storage.look(".", [MARKER]):
         return None
-    marker = read_marker(storage, root)
+    marker = membership.read_marker(storage, root)
     named = _node_dir(options)
     places = [named] if named else node_directories(marker.cluster_id)
     place = next((each for each in places if is_there(each / FILE)), None)
@@ -143,7 +128,7 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
             f"{there.node}. Nothing was changed: a cluster keeps its policy.",
         ]
         return _founded(options, there, policy, key_file, said, already=True)
-    refuse_not_empty(storage, root)
+    membership.refuse_not_empty(storage, root)
     if not isinstance(root, Path):
         refuse_unfit(root, os.urandom(6).hex())
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
@@ -153,7 +138,9 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
     # Asked before anything is written: a cluster whose founder has no time could not be used.
     time = EmbeddedTime(machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max)
     now = time.now().midpoint
-    settings = set_up(storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file)
+    settings = membership.set_up(
+        storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file
+    )
     said = [
         f"{root} is now the root of cluster {policy.cluster_id.hex()[:12]}; this machine is its node {settings.node}."
     ]
@@ -189,14 +176,16 @@ def _founded(
 def _join(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
     if there is not None:
         return _joined(options, there, already=True)
+    marker, registers = membership.read_marker(storage, root), registers_at(storage, root)
+    node, listen = _node_name(options), _listen(options)
+    place = _node_dir(options) or new_directory(marker.cluster_id)
     if options.root_key is None:
-        return _ask_and_wait(options, storage, root)
-    now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
-    marker = read_marker(storage, root)
-    key, place = load_root_key(key_file, marker.root_key, root), _node_dir(options) or new_directory(marker.cluster_id)
-    settings = enroll(registers_at(storage, root), root, key, _node_name(options), now, place, _listen(options))
-    code = _joined(options, settings)
-    note(f"tenure: it has no shard yet; once it runs: tenure shards share {settings.node} --root-key {key_file}")
+        request = membership.prepared(place, node, listen.reached_at)
+        settings = Settings(place, node, root, marker.root_key, listen=listen.at)
+        return _ask_and_wait(options, storage, registers, settings, request)
+    key, now = membership.load_root_key(Path(options.root_key), marker.root_key, root), SystemClock().realtime_ns()
+    code = _joined(options, membership.enroll(registers, root, key, node, now, place, listen))
+    note(f"tenure: it has no shard yet; once it runs: tenure shards share {node} --root-key {options.root_key}")
     return code
 
 
@@ -211,25 +200,22 @@ def _joined(options: Namespace, settings: Settings, *, already: bool = False) ->
     )
 
 
-def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
+def _ask_and_wait(
+    options: Namespace, storage: Storage, registers: Registers, settings: Settings, request: membership.Request
+) -> int:
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
-    marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
-    wait = parse_span(options.wait)
-    place = _node_dir(options) or new_directory(marker.cluster_id)
-    request = prepared(place, node, listen.reached_at)
-    settings = Settings(place, node, root, marker.root_key, listen=listen.at)
-    registers = registers_at(storage, root)
-    if finish(registers, settings, request):
+    wait, node, asked = parse_span(options.wait), settings.node, request.fingerprint
+    if membership.finish(registers, settings, request):
         return _joined(options, settings)
-    ask(storage, request)
-    note(f"tenure: the cluster's root key is {fingerprint(marker.root_key)}: compare it with what init said")
+    membership.ask(storage, request)
+    note(f"tenure: the cluster's root key is {fingerprint(settings.root_key)}: compare it with what init said")
     note(f"tenure: {node} asks to join. Where the root key is, compare the fingerprint and call:")
-    note(f"  tenure trust approve {node} --fingerprint {request.fingerprint} --root-key FILE --root {root}")
+    note(f"  tenure trust approve {node} --fingerprint {asked} --root-key FILE --root {settings.root}")
     clock = SystemClock()
     began = clock.boot_ns()
     while clock.boot_ns() - began < wait:
         clock.sleep(min(wait, _LOOK_NS))
-        if finish(registers, settings, request):
+        if membership.finish(registers, settings, request):
             return _joined(options, settings)
     raise TryAgain("not-approved", f"nobody has let {node} in within {span_text(wait)}", hint="call it again")
 
@@ -290,7 +276,7 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
     key, newest = root_key(cluster, options), cluster.registers.newest_map()
     if newest.before is not None:  # a move that was cut off, perhaps this one
         carry_out(cluster, key, lambda _: newest.layout)
-    given = given_away(cluster.registers, node, options.to)
+    given = membership.given_away(cluster.registers, node, options.to)
     if given:
         way_out = "start tenure-node there, or name nodes that answer: --to NODE"
         check_answer(cluster, lambda before: moved(before, given), way_out)
@@ -326,12 +312,12 @@ def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
 def _finish(cluster: Cluster, options: Namespace) -> int:
     """Revoke the keys, and say what was not done."""
     node = options.node or cluster.settings.node
-    if options.root_key is not None and not has_left(cluster.registers, node):
+    if options.root_key is not None and not membership.has_left(cluster.registers, node):
         key = root_key(cluster, options)
-        number = revoke(cluster.registers, key, node, cluster.time.now().midpoint)
+        number = membership.revoke(cluster.registers, key, node, cluster.time.now().midpoint)
         note(f"tenure: trust record {number}: no key of {node} counts from now on")
-    left = has_left(cluster.registers, node)
-    shards = shards_of(cluster.registers, node)
+    left = membership.has_left(cluster.registers, node)
+    shards = membership.shards_of(cluster.registers, node)
     remains = _remains(cluster, node, shards, left=left, own=options.node is None)
     return present(
         options,
@@ -348,7 +334,7 @@ def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own:
     """Return what it leaves to people, in words; commands where there is one."""
     found = []
     if not left:
-        heir = next(iter(heirs(cluster.registers, node)), "NODE")
+        heir = next(iter(membership.heirs(cluster.registers, node)), "NODE")
         found += [f"where the root key is: tenure shards move {each} {heir} --root-key FILE" for each in shards]
         found.append(f"where the root key is: tenure leave {cluster.root} --node {node} --root-key FILE")
     if own:

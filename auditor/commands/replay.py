@@ -20,7 +20,7 @@ from timeagent.console import Progress, argument, print_json, printable, say, sa
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
-from .running import AuditProgress, path_arguments, pinned, shown
+from .running import AuditProgress, path_arguments, pinned
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000
@@ -97,15 +97,15 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
             raise BadRequest("other-root-key", what, hint="audit the tree again, with --root-key and --db")
         return audited.timeline, None
     if lens.any:
-        with shown(Progress("replay")) as line:
+        with Progress("replay") as line:
             judged = partial(judged_timeline, tree, root_key=root_key, signatures=Signatures(), progress=line.show)
             before, (timeline, after) = judged(AS_IT_WAS)[1], judged(lens)
             return timeline, changes(before, after)
-    with shown(AuditProgress()) as progress:
+    with AuditProgress() as progress:
         if arguments.db is None:
-            return audit_with_timeline(tree, root_key=root_key, progress=progress.show)[1], None
+            return audit_with_timeline(tree, root_key=root_key, progress=progress.show_part)[1], None
         options = Options(jobs=0, index_file=arguments.db, timeline=True)
-        audit(tree, root_key=root_key, options=options, progress=progress.show)
+        audit(tree, root_key=root_key, options=options, progress=progress.show_part)
     return open_audited(arguments.db).timeline, None
 
 

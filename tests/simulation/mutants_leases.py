@@ -49,8 +49,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "broken",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
+            "(lease.expiry_ns, lease.expiry_ns)",
+            "(0, lease.expiry_ns)",
         ),
         "endings",
         "stalls",
@@ -60,8 +60,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "broken",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
+            "(lease.expiry_ns, lease.expiry_ns)",
+            "(lease.expiry_ns, 0)",
         ),
         "endings",
         "stalls",
@@ -345,8 +345,8 @@ LEASES: tuple[Mutant, ...] = (
         "a kept lease is handed out past its expiry",
         one(
             recalls,
-            "LeaseCache.take",
-            "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
+            "use_again",
+            "now.surely_before(lease.usable_until_ns(keeper.policy.holder_margin_ns))",
             "True",
         ),
         "handed",

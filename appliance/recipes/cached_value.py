@@ -103,7 +103,7 @@ class CachedValue:
         self._early = 0
         self._unkept_uses = 0
         self._unwritten: TenureError | None = None
-        self._later = partial(later, session.keeper)
+        self._later: Callable[[Span, Callable[[], None]], None] = partial(later, session.keeper)
         self._flush_is_due = False
         self.counts = CacheCounts()
 

@@ -145,10 +145,13 @@ class Judge:
 
     def verdict(self, frame: Frame, name: DataName, bag: Bag) -> FrameVerdict:
         """Say which messages of the frame, found in this file of this bag, are in the record."""
-        allowed = self._allowed(frame, name, bag)
-        if isinstance(allowed, Refusal):
-            return FrameVerdict(0, 0, (), {str(allowed): len(frame.timestamps)})
-        token, standing = allowed
+        head = frame.head
+        token: SignedTime | Refusal = Refusal.MISPLACED
+        if (head.cluster_id, head.log, head.writer) == (self._cluster_id, bag.log, name.writer):
+            token = self._time(head.time, head.writer)
+        standing = token if isinstance(token, Refusal) else self._standing(frame)
+        if isinstance(token, Refusal) or isinstance(standing, Refusal):
+            return FrameVerdict(0, 0, (), {str(standing): len(frame.timestamps)})
         near = r1_range(token, self._policy.r1_tolerance_ns)
 
         def refusal(timestamp: Instant) -> Refusal | None:
@@ -168,17 +171,6 @@ class Judge:
         first, end = (accepted[0], accepted[-1] + 1) if accepted else (0, 0)
         assert len(accepted) == end - first, "a rule that allows more than one interval"
         return FrameVerdict(first, end, standing.domains, Counter(str(each) for each in refusals if each is not None))
-
-    def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, AllowedSpan] | Refusal:
-        """Return by what each message's timestamp is judged, or why no message can be accepted."""
-        head = frame.head
-        if (head.cluster_id, head.log, head.writer) != (self._cluster_id, bag.log, name.writer):
-            return Refusal.MISPLACED
-        token = self._time(head.time, head.writer)
-        if isinstance(token, Refusal):
-            return token
-        standing = self._standing(frame)
-        return standing if isinstance(standing, Refusal) else (token, standing)
 
     def _standing(self, frame: Frame) -> AllowedSpan | Refusal:
         leases: list[_LeaseRead] = []

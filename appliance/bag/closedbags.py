@@ -107,9 +107,9 @@ def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
     return PACK not in (storage.look(rack.path, (PACK,)) or ())
 
 
-def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
+def original(storage: Storage, bag_path: str, lock: bytes | None) -> bool:
     """Whether a bag's directory is the one that the seal is about: the lock file in it is the one in the seal."""
-    return bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
+    return lock is not None and bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
 
 
 _RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"
@@ -153,7 +153,10 @@ class ListedFiles:
 
     def pieces_of(self, bag: Bag, entry: LockEntry) -> list[Piece]:
         """Return the whole pieces of one listed file. Raises Damaged; TryAgain for a deleted pack."""
-        data = None if bag.rack.path in self._packs else self._from_directory(bag, entry)
+        data = None
+        if bag.rack.path not in self._packs:
+            (data,) = self._storage.read_each(bag.path, (entry.name,))
+            data = self._looked_for(bag, entry) if data is None else data
         if data is not None:
             return _checked(data, entry, f"{bag.path}/{entry.name}")
         pack = self._pack_for(bag, entry)
@@ -161,10 +164,6 @@ class ListedFiles:
         if data is None:
             raise self._vanished(bag.rack, pack.path)
         return _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
-
-    def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
-        (data,) = self._storage.read_each(bag.path, (entry.name,))
-        return self._looked_for(bag, entry) if data is None else data
 
     def _looked_for(self, bag: Bag, entry: LockEntry) -> bytes | None:
         """Read a file that was not there: its absence counts once its directory was looked at."""

@@ -143,24 +143,19 @@ class Closer:
             names = self._storage.list_afresh(bag.path)
             if names is None or LOCK in names:
                 return None
-            entries = self._measured(bag, self._grid.data_of(names))
-            if entries is not None:
+            files, entries = self._grid.data_of(names), list[_Entry]()
+            for name, data in zip(files, self._storage.read_each(bag.path, files), strict=True):
+                if data is None:
+                    break
+                _, size, digest = measure(data)
+                entries.append((name, size, digest))
+            else:
                 return entries
         raise TryAgain(
             "file-unreadable",
             f"{bag.path} lists a data file that cannot be opened",
             hint="the mount hides it, or somebody deletes files by hand: look at the directory",
         )
-
-    def _measured(self, bag: Bag, names: list[str]) -> list[_Entry] | None:
-        """Return what is there of each data file; None if one cannot be found."""
-        entries = []
-        for name, data in zip(names, self._storage.read_each(bag.path, names), strict=True):
-            if data is None:
-                return None
-            _, size, digest = measure(data)
-            entries.append((name, size, digest))
-        return entries
 
     def _promise(self, bag: Bag, entries: Sequence[_Entry]) -> Closed:
         looked, named = self._time.now(), self._records.newest()
@@ -273,11 +268,8 @@ class Sealer:
             # Asked once a rack: a delay that is changed meanwhile counts from the next rack.
             self._due = {rack.path: rack.end_ns + self._delay_ns(self._records.newest().policy)}
         due = self._due[rack.path]
-        return None if now.surely_past(due) and self._second_opinion(due) else due
-
-    def _second_opinion(self, due: Instant) -> bool:
-        """Whether the file server's clock says so too. A server behind delays seals; it endangers nothing."""
-        return self._storage.server_clock(self._tmp) > due
+        # A file server that is behind delays seals; it endangers nothing.
+        return None if now.surely_past(due) and self._storage.server_clock(self._tmp) > due else due
 
     def _seal_up_to(self, rack: Rack) -> RackSeal:
         """Seal in order. What is older than a rack that may be sealed may be sealed: no clock is asked again."""

@@ -29,7 +29,7 @@ from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Ra
 from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
-from ..formats.closed import PACK, PackMaker, RackSeal
+from ..formats.closed import PACK, PackMaker
 from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
 from .closing import Sealer
 from .logs import racks_there
@@ -100,7 +100,8 @@ class Packer:
                 # Between two looks retention may delete the pack, and a link that the server is late with may put it
                 # there again. Only while a directory stands that the seal is about, a file without a pack is a loss.
                 if not self._has_pack(rack):
-                    void = self._void(seal, bags)
+                    locks = {entry.bag: entry.lock for entry in seal.entries}
+                    void = [bag for bag in bags if not original(self._storage, bag.path, locks.get(bag.name))]
                     if len(void) < len(bags):
                         raise Damaged(
                             "file-missing", f"{missing} is listed in the lock file and is not there", hint=_RESTORE
@@ -152,11 +153,6 @@ class Packer:
         """Read the pack in place back, and make it again; false if it is gone. Raises Damaged where it differs."""
         packed = open_packed(self._storage, rack)
         return packed is not None and verify(packed, self._maker(rack))
-
-    def _void(self, seal: RackSeal, bags: list[Bag]) -> list[Bag]:
-        """Return the directories that the seal is not about."""
-        locks = {entry.bag: entry.lock for entry in seal.entries}
-        return [bag for bag in bags if bag.name not in locks or not original(self._storage, bag.path, locks[bag.name])]
 
     def _sweep(self, state: PackState, bags: list[Bag], *, made: bool = False) -> PackReport:
         left = [bag.path for bag in bags if not self._remove(bag)]

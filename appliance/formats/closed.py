@@ -14,6 +14,7 @@ a pack is written in one pass, and read by ranges: trailer, index, then what is 
 
 from __future__ import annotations
 
+import io
 import itertools
 import operator
 import struct
@@ -330,37 +331,24 @@ def open_pack(read_at: ReadAt, size: int, where: str) -> PackIndex:
         raise _damaged(where, index_at, "the checksum of the index does not match")
     parsed = decode(PackHead, head.payload, where)
     try:
-        return _parse(_Cursor(index), parsed, data_at, index_at, bags, files)
+        return _parse(index, parsed, data_at, index_at, bags, files)
     except ValueError as problem:  # its checksum is whoever's who made it
         raise _damaged(where, index_at, f"no index of ours: {problem}") from None
 
 
-class _Cursor:
-    """Goes through the columns of an index."""
+def _parse(index: bytes, head: PackHead, data_at: int, index_at: int, bags: int, files: int) -> PackIndex:
+    rest = io.BytesIO(index)
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
+    def column(form: str, count: int) -> NDArray[Any]:
+        return np.frombuffer(rest.read(int(form[-1]) * count), form, count)
 
-    def column(self, form: str, count: int) -> NDArray[Any]:
-        found: NDArray[Any] = np.frombuffer(self._data, form, count, self._at)
-        self._at += found.nbytes
-        return found
+    def texts(lengths: NDArray[Any]) -> tuple[str, ...]:
+        return tuple(rest.read(length).decode() for length in lengths.tolist())
 
-    def take(self, length: int) -> bytes:
-        self._at += length
-        return self._data[self._at - length : self._at]
-
-    def names(self, lengths: NDArray[Any]) -> tuple[str, ...]:
-        return tuple(self.take(length).decode() for length in lengths.tolist())
-
-
-def _parse(index: _Cursor, head: PackHead, data_at: int, index_at: int, bags: int, files: int) -> PackIndex:
-    bag_counts, bag_lengths = index.column("<u4", bags), index.column("<u4", bags)
-    bag_names = index.names(bag_lengths)
-    lengths, offsets, sizes = index.column("<u4", files), index.column("<u8", files), index.column("<u8", files)
-    digests = index.take(_DIGEST_BYTES * files)
-    names = index.names(lengths)
+    bag_counts, bag_names = column("<u4", bags), texts(column("<u4", bags))
+    lengths, offsets, sizes = column("<u4", files), column("<u8", files), column("<u8", files)
+    digests = rest.read(_DIGEST_BYTES * files)
+    names = texts(lengths)
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(bag_counts, dtype=np.int64)))
     return PackIndex(head, data_at, index_at, bag_names, ends, names, offsets, sizes, digests)
 

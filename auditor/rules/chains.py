@@ -90,7 +90,7 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
     if end is None and chain.has_ended_before(head.ceiling_number):
         last = chain.facts[-1]
         reason = f"{names}; the newest of its chain is {last.record.number}, and whoever grants links first"
-        verdict = None if chain.end_of(head.incarnation) else Verdict.INDETERMINATE
+        verdict = None if chain.ends.get(head.incarnation) else Verdict.INDETERMINATE
         run = f"run {head.incarnation.hex()} of shard {head.shard}"
         title = "a shard granted under a ceiling record that its chain does not have"
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)

@@ -97,7 +97,7 @@ def _figures(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, ...]:
 
 def _stopped_with(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
     chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
-    end = chain.end_of(fact.head.incarnation) if chain else None
+    end = chain.ends.get(fact.head.incarnation) if chain else None
     return (end.record.floor_ns, end.record.settle_to_ns) if end else (NUMBER_MAX, NUMBER_MAX)
 
 

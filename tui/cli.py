@@ -161,11 +161,8 @@ def serve(words: Sequence[str], port: int) -> int:
         library: Any = importlib.import_module("textual_serve.server")
         web: Any = importlib.import_module("aiohttp.web")
     except ImportError:
-        raise BadConfiguration(
-            "no-textual-serve",
-            "pages are served by textual-serve, which is not installed",
-            hint="pip install 'tenure[serve]'",
-        ) from None
+        what = "pages are served by textual-serve, which is not installed"
+        raise BadConfiguration("no-textual-serve", what, hint="pip install 'tenure[serve]'") from None
     command = shlex.join([sys.executable, "-m", "tenure", "top", *words, "--in-browser"])
     server = library.Server(command, host=HOST, port=port, title="tenure top")
     make = server._make_app  # noqa: SLF001 - the library has no other door to what it answers
@@ -208,11 +205,8 @@ class Revoker:
         """Raise BadConfiguration where the mount has answered and shards cannot be asked from here."""
         answer = self._source.mount.answer
         if answer is not None and answer.offline:
-            raise BadConfiguration(
-                "cannot-write",
-                f"nothing can be revoked from here: {answer.offline}",
-                hint="join this machine, or name its settings with --node-dir",
-            )
+            hint = "join this machine, or name its settings with --node-dir"
+            raise BadConfiguration("cannot-write", f"nothing can be revoked from here: {answer.offline}", hint=hint)
 
     def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
         """End one lease; return what came of it, in words. Blocks for the shard, at most three attempts.

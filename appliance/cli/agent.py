@@ -59,11 +59,8 @@ def run_agent(options: Namespace) -> int:
         directory = ensure_runtime(runtime_of(cluster.settings, cluster.registers.cluster_id))
         lock = LocalLock(directory / LOCK_NAME)
         if not lock.try_acquire():
-            raise Environment(
-                "agent-runs-already",
-                f"another process runs the time agent of {directory}",
-                hint="stop it first: there is one agent per node",
-            )
+            hint = "stop it first: there is one agent per node"
+            raise Environment("agent-runs-already", f"another process runs the time agent of {directory}", hint=hint)
         with lock:
             _serve(cluster, directory, stop.is_set, options)
     return 0

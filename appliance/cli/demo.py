@@ -37,11 +37,8 @@ def run_demo(options: Namespace) -> int:
         too_few = f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}"
         raise BadRequest("too-few-nodes", too_few, hint=f"--nodes {NODES_MIN} or more")
     if not SECONDS_MIN <= options.seconds <= SECONDS_MAX:
-        raise BadRequest(
-            "bad-seconds",
-            f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded",
-            hint="leave it out for 8",
-        )
+        what = f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded"
+        raise BadRequest("bad-seconds", what, hint="leave it out for 8")
     directory = Path(options.directory or tempfile.mkdtemp(prefix="tenure-demo-")).absolute()
     root = parse_root(options.root) if options.root else None
     clock = SystemClock()
@@ -75,7 +72,7 @@ def _course(director: Director, options: Namespace, randomness: random.Random) -
 def _judge(director: Director, options: Namespace) -> int:
     place = director.place
     acknowledged = {each for machine in director.machines for each in machine.acknowledged()}
-    verdict = verify(place, director.course, acknowledged)
+    verdict = verify(place, acknowledged)
     same = f"Every node reads the same {verdict.transfers_read} transfers."
     director.narrate(same if verdict.nodes_agree else "The nodes do NOT read the same.")
     plant(options.fault, director, runs=False)

@@ -24,20 +24,10 @@ from timeagent.units import SECOND, parse_span, rfc3339
 from ..formats.lease import Mode
 from ..lease.wire import Denied
 from ..node.runtime import runtime_of
+from ..recipes import processes
 from ..recipes.election import Election
 from ..recipes.exclusion import Semaphore
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import (
-    HEARD,
-    NOT_FOUND,
-    SIGNALLED,
-    ProcessTree,
-    Run,
-    Signals,
-    close_all_but,
-    note_at_once,
-    program_missing,
-)
 from ..recipes.quick_run import WAIT
 from ..session.asking import waiting_text
 from ..session.held import Lease
@@ -102,12 +92,12 @@ SOFTWARE: Final = 70
 def _run(options: Namespace) -> int:
     """Run the command; return its exit code. Raises TryAgain, ShardUnavailable, LeaseLost, and what opening raises."""
     name = options.words[0]
-    missing = program_missing(name)
+    missing = processes.program_missing(name)
     if missing is not None:
-        why = "is not there [not-found]" if missing == NOT_FOUND else "cannot be run [not-executable]"
+        why = "is not there [not-found]" if missing == processes.NOT_FOUND else "cannot be run [not-executable]"
         note(f"tenure: {name} {why}; no lease was taken")
         return missing
-    tree = ProcessTree(options.words)  # while this process has no second thread
+    tree = processes.ProcessTree(options.words)  # while this process has no second thread
     came: list[int] = []
 
     def end(number: int, _frame: object) -> None:
@@ -157,13 +147,14 @@ def _semaphore(session: Session, word: str) -> Semaphore:
     return Semaphore(session, name, int(size))
 
 
-def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree, came: Sequence[int]) -> int:
-    with Signals(HEARD) as signals:
+def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: processes.ProcessTree, came: Sequence[int]) -> int:
+    with processes.Signals(processes.HEARD) as signals:
         if came:
             raise _ended_by(came[0])
         for lease in leases:
             lease.on_lost(lambda _: signals.wake())
-        run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note_at_once)
+        held = Held(leases, cluster.time, cluster.policy)
+        run = processes.Run(held, cluster.time, tree, signals.wait, processes.note_at_once)
         return run.to_its_end(_environment(leases))
 
 
@@ -177,7 +168,7 @@ def _environment(leases: Sequence[Lease]) -> dict[str, str]:
 
 def _ended_by(number: int) -> BaseException:
     """Return what ends this process for a signal, before the command has begun."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(SIGNALLED + number)
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(processes.SIGNALLED + number)
 
 
 @contextlib.contextmanager
@@ -201,22 +192,15 @@ def _taken(
 @contextlib.contextmanager
 def _waiting() -> Iterator[Callable[[Denied], None]]:
     """Show on a terminal, for a block, who is waited for."""
-    progress = Progress("waiting, place")
-
-    try:
+    with Progress("waiting, place") as progress:
         yield lambda denied: progress.show(denied.place, waiting_text(denied))
-    finally:
-        progress.done()
 
 
 def _lock(options: Namespace) -> int:
     """Leave a keeper behind and return, once it has the lease or has said why not."""
     if options.pid is None and stat.S_ISFIFO(os.fstat(1).st_mode):
-        raise BadRequest(
-            "no-owner",
-            "standard output is a pipe, as in $(...): who calls may be a shell that ends at once",
-            hint="say whose lock it is: --pid $$",
-        )
+        what = "standard output is a pipe, as in $(...): who calls may be a shell that ends at once"
+        raise BadRequest("no-owner", what, hint="say whose lock it is: --pid $$")
     owner = Owner(os.getppid() if options.pid is None else options.pid)
     ours, its = socket.socketpair()
     sys.stderr.flush()
@@ -251,7 +235,7 @@ def _be_the_keeper(options: Namespace, owner: Owner, caller: socket.socket) -> N
 
 def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
     """Take the lease, tell who called, and keep it to the end of the lock. Gives up where the caller has gone."""
-    close_all_but(caller.fileno(), owner.descriptor)  # who reads a pipe of the caller's waits for its end
+    processes.close_all_but(caller.fileno(), owner.descriptor)  # who reads a pipe of the caller's waits for its end
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -265,7 +249,7 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
         try:
             with (
                 _taken(cluster, [options.domain], options.purpose or whose, options, gone) as leases,
-                Signals([signal.SIGTERM]) as signals,
+                processes.Signals([signal.SIGTERM]) as signals,
             ):
                 (lease,) = leases
                 lock = Lock(runtime, lease, owner, cluster.time)

@@ -137,7 +137,7 @@ class ShardFailover:
 
     def _is_free(self, shard: int, hosted: HostedShard, now: Instant) -> bool:
         """Whether nobody holds a lease of a shard: looked through now and then for such as are past, and not ended."""
-        if not hosted.leases:
+        if not hosted.store.leases:
             return True
         if now - self._counted.get(shard, 0) < CHECK_NS:
             return False

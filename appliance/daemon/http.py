@@ -22,13 +22,12 @@ from threading import BoundedSemaphore, Thread
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from timeagent.errors import BadRequest, Environment, TenureError
+from timeagent.errors import BadRequest, TenureError
 from timeagent.units import SECOND, Span
 
 from ..formats.names import Address
-from ..lease.connection import UnixListener
-from ..lease.listeners import BACKLOG, BoundedListener, Visitor
-from ..lease.transport import BootClock
+from ..lease.listeners import BoundedListener, Visitor
+from ..lease.sockets import BootClock, Listener
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def _bad(status: int, why: str) -> _Bad:
     return _Bad(HttpAnswer(status, f"{why}\n".encode()))
 
 
-class HttpServer(BoundedListener[Visitor]):
+class HttpServer(BoundedListener):
     def __init__(
         self,
         place: Address | Path,
@@ -78,29 +77,19 @@ class HttpServer(BoundedListener[Visitor]):
         self._answer = answer
         self._at_once = at_once
         self._room = BoundedSemaphore(PAGES_MAX)
-        self.place: Address | Path = place
-        """Where it answers; with port 0, the port that was free."""
         self.answered: Counter[int] = Counter()
         """How many answers were given, by status."""
-        self._at_path: UnixListener | None = None
         self._allowed: frozenset[str] | None = None
-        try:
-            if isinstance(place, Path):
-                self._at_path = UnixListener(place, group)
-                listener = self._at_path.socket
-            else:
-                family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-                listener = socket.create_server((place.host, place.port), family=family, backlog=BACKLOG)
-                self.place = type(place)(place.host, listener.getsockname()[1])
-                if _is_loopback(place.host):
-                    # A page in this machine's browser must not read it under a name that it made point here.
-                    self._allowed = frozenset({"localhost", "127.0.0.1", "[::1]", place.host, f"[{place.host}]"})
-        except (OSError, Environment) as problem:
-            raise Environment(
-                "no-http", f"cannot answer HTTP at {place}: {problem}", hint="see `http` in node.toml"
-            ) from None
-        super().__init__(listener, clock)
+        if isinstance(place, Address) and _is_loopback(place.host):
+            # A page in this machine's browser must not read it under a name that it made point here.
+            self._allowed = frozenset({"localhost", "127.0.0.1", "[::1]", place.host, f"[{place.host}]"})
+        super().__init__(Listener(place, group, code="no-http", hint="see `http` in node.toml"), clock)
         self.thread = Thread(target=self.run, name="tenure-http", daemon=True)
+
+    @property
+    def place(self) -> Address | Path:
+        """Where it answers; with port 0, the port that was free."""
+        return self._listener.place
 
     def start(self) -> None:
         self.thread.start()
@@ -110,11 +99,7 @@ class HttpServer(BoundedListener[Visitor]):
         self.stop()
         if self.thread.is_alive():
             self.thread.join()
-        if self._at_path is not None:
-            self._at_path.unlink()
-
-    def _taken(self, accepted: socket.socket, now: int, whence: str) -> Visitor:
-        return Visitor(accepted, now, whence)
+        self._listener.close()
 
     def _go_on(self, visitor: Visitor) -> None:
         """Hear what is asked; once it is all there, answer, or have a thread do it."""
@@ -124,7 +109,7 @@ class HttpServer(BoundedListener[Visitor]):
             except BlockingIOError:
                 return
             visitor.received += part
-            head, end, body = bytes(visitor.received).partition(b"\r\n\r\n")
+            head, end, body = visitor.received.partition(b"\r\n\r\n")
             if len(head) > REQUEST_BYTES_MAX:
                 raise _bad(431, "the request is too long")
             if not part:

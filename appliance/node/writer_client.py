@@ -56,10 +56,9 @@ class _Call:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    socket: socket.socket
+    line: wire.Line
     incarnation: bytes
     calls: dict[int, _Call] = field(default_factory=dict)
-    sending: Lock = field(default_factory=Lock)
     broken: bool = False
 
 
@@ -88,10 +87,8 @@ class NodeWriterClient:
             self._number += 1
             number, call = self._number, _Call()
             link.calls[number] = call
-        message = wire.encode(wire.Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
         try:
-            with link.sending:
-                link.socket.sendall(message)
+            link.line.send(wire.Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
         except OSError as problem:
             self._break(link)
             return Doubt(f"the node's writer could not be told: {problem}", link.incarnation)
@@ -135,15 +132,15 @@ class NodeWriterClient:
             connection.close()
             return None
         connection.settimeout(None)
-        wire.limit_sending(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
-        link = _Link(connection, welcome.incarnation)
+        line = wire.Line(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
+        link = _Link(line, welcome.incarnation)
         Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True).start()
         return link
 
     def _listen(self, link: _Link) -> None:
         """Pass answers on until the connection ends; then whoever waits waits no longer."""
         with contextlib.suppress(OSError, Damaged):
-            while isinstance(answer := _receive(link.socket), wire.WriterAnswer):
+            while isinstance(answer := _receive(link.line.socket), wire.WriterAnswer):
                 call = link.calls.get(answer.number)
                 if call is not None:
                     call.answer = answer
@@ -152,9 +149,7 @@ class NodeWriterClient:
 
     def _break(self, link: _Link) -> None:
         link.broken = True
-        with contextlib.suppress(OSError):
-            link.socket.shutdown(socket.SHUT_RDWR)
-        link.socket.close()
+        link.line.close()
         with self._lock:
             waiting = list(link.calls.values())
         for call in waiting:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from timeagent.units import Span
 
-    from ..lease.transport import BootClock
+    from ..lease.sockets import BootClock
 
 MS: Final = 1_000_000
 """A millisecond as a span; ``timeagent.units`` is not loaded for it."""

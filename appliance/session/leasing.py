@@ -29,12 +29,12 @@ from appliance.lease.client import (
     AcquireDeadline,
     Ask,
     ClockLook,
+    LeaseClient,
     LeaseGranted,
     LeaseUnavailable,
     Result,
     may_ask_again,
 )
-from appliance.lease.session_client import SessionClient
 from appliance.lease.transport import Transport
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import Instant, Span
@@ -100,7 +100,7 @@ class Leasing:
         self._routes = routes
         self._random = randomness
         self.holder = holder
-        self._clients: dict[int, SessionClient] = {}
+        self._clients: dict[int, LeaseClient] = {}
         self.session_leases = SessionLeases(keeper, self._client)
         self._halves = SecondHalves(keeper, lambda: routes.map, self._client, self.session_leases)
         self.session_leases.prepared = self._halves.maps_to_name
@@ -490,10 +490,10 @@ class Leasing:
             attempt.asks[shard, domain] = ask
         return ask
 
-    def _client(self, shard: int) -> SessionClient:
+    def _client(self, shard: int) -> LeaseClient:
         if shard not in self._clients:
             transport = self._routes.transport(shard)
-            self._clients[shard] = SessionClient(transport, self._time, self._policy, self.holder, self._random)
+            self._clients[shard] = LeaseClient(transport, self._time, self._policy, self.holder, self._random)
         return self._clients[shard]
 
     @staticmethod

@@ -19,8 +19,16 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockLook, LeaseGranted, LeaseUnavailable, Result, Suspect
-from appliance.lease.session_client import SessionClient, SessionResult, Stands
+from appliance.lease.client import (
+    ClockLook,
+    LeaseClient,
+    LeaseGranted,
+    LeaseUnavailable,
+    Result,
+    SessionResult,
+    Stands,
+    Suspect,
+)
 from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Age, DropSession, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND, Instant, Span
@@ -64,7 +72,7 @@ One by one the shard hears where each of them was written under; of a dropped se
 
 
 class SessionLeases:
-    def __init__(self, keeper: Keeper, client: Callable[[int], SessionClient]) -> None:
+    def __init__(self, keeper: Keeper, client: Callable[[int], LeaseClient]) -> None:
         """Have none. ``client``: the way to a shard."""
         self._keeper = keeper
         self._time, self._policy = keeper.time, keeper.policy

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.client import LeaseGranted, LeaseUnavailable, may_ask_again
-from appliance.lease.session_client import SessionClient
+from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable, may_ask_again
 from appliance.lease.wire import NO_REQUEST, Above, Relinquish
 from timeagent.errors import TenureError
 from timeagent.units import Span
@@ -31,7 +30,7 @@ class SecondHalves:
 
     _keeper: Keeper
     _newest: Callable[[], ShardMap]
-    _client: Callable[[int], SessionClient]
+    _client: Callable[[int], LeaseClient]
     _session_leases: SessionLeases
 
     def maps_to_name(self, session_lease: SessionLease) -> list[int]:

@@ -152,15 +152,13 @@ def export(timeline: Timeline, directory: Path) -> dict[str, int]:
     try:
         duckdb: Any = importlib.import_module("duckdb")
     except ImportError:
-        raise BadConfiguration(
-            "no-duckdb", "Parquet is written by DuckDB, which is not installed", hint="pip install 'tenure[export]'"
-        ) from None
+        hint = "pip install 'tenure[export]'"
+        raise BadConfiguration("no-duckdb", "Parquet is written by DuckDB, which is not installed", hint=hint) from None
     try:
         directory.mkdir(parents=True)
     except OSError as problem:
-        raise Environment(
-            "cannot-export", f"cannot make {directory}: {problem.strerror}", hint="name a directory that is not there"
-        ) from None
+        hint = "name a directory that is not there"
+        raise Environment("cannot-export", f"cannot make {directory}: {problem.strerror}", hint=hint) from None
     with duckdb.connect() as connection:
         return {name: _write(connection, name, timeline, directory) for name in TABLES}
 

@@ -163,8 +163,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             ceiling,
             "CeilingChain._link",
-            "record, data = self._pending",
-            "record, data = self._pending\nself.number, self.ceiling_ns = (record.number, record.ceiling_ns)",
+            "pending = self._pending",
+            "pending = self._pending\n"
+            "self.number, self.ceiling_ns = (pending.record.number, pending.record.ceiling_ns)",
         ),
         "witnesses",
         "leases",
@@ -204,9 +205,9 @@ LEASES: tuple[Mutant, ...] = (
         "a successor begins at the floor of the run before, not at its ceiling",
         one(
             ceiling,
-            "CeilingChain._before",
-            "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
-            "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+            "_after",
+            "record.kind is CeilingKind.RUNNING",
+            "False",
         ),
         "witnesses",
         "contenders",

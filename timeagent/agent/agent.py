@@ -30,31 +30,11 @@ from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockS
 from ..sources.nonce import Exchanged, PeerSource
 from ..units import Span, TimeInterval
 from .bounded_clock import BoundedClock, ask
-from .discipline import (
-    Agreed,
-    Bound,
-    ClockMoment,
-    Contradicted,
-    Listed,
-    Report,
-    Rules,
-    SourcesContradict,
-    Unheard,
-    Verdict,
-    Voice,
-)
-from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, contradiction_record, dissent_record
+from .discipline import Agreed, Bound, ClockMoment, Listed, Report, Rules, SourcesContradict, Voice
+from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, evidence_record
 from .page import PageSink
 
 _MILLION = 1_000_000
-
-
-def unchanged_until_ns(status: ClockStatus, bound: Bound, rules: Rules) -> int:
-    """Return the CLOCK_BOOTTIME up to which this state stays what it is, whatever time does (discipline.decide)."""
-    age_max = rules.void_after_ns
-    if status is ClockStatus.SYNCHRONIZED:
-        age_max = min(age_max, rules.fresh_ns)
-    return bound.at.boot_ns + age_max
 
 
 class Carried:
@@ -90,7 +70,11 @@ class Carried:
         self._slewed = bound.at.slewed_ns
         self._drift = 0 if bound.assumed else rules.drift_ppm
         self._fields = (signed.status, signed.flags, signed.staleness_ns, signed.clock_epoch, signed.key_id)
-        self._until = min(until_ns - 1, unchanged_until_ns(signed.status, bound, rules))
+        # Up to there this state stays what it is, whatever time does (discipline.decide).
+        lasts = rules.void_after_ns
+        if signed.status is ClockStatus.SYNCHRONIZED:
+            lasts = min(lasts, rules.fresh_ns)
+        self._until = min(until_ns - 1, self._at + lasts)
 
     def turn(
         self, last: ClockSample, slewed_ns: Span, drift_ppm: int, sequence: int
@@ -179,23 +163,18 @@ class Agent(BoundedClock):
         self._carried: Carried | None = None
         self._exchanged: dict[str, Exchanged] = {}
 
-    # ---- asking ----
-
     def poll(self, listed: Listed) -> None:
         """Ask one source, and keep its answer or its reason. Blocks as long as the source does."""
         with self._lock:
-            asking = self._asking()
+            asking = self._moves, self._slewed_ns
         answer = ask(self._clock, listed.source)
         with self._lock:
             bound = self._note(listed, asking, answer)
-            if isinstance(bound, Bound):
-                self._keep_exchange(listed, bound)
+            if isinstance(bound, Bound) and isinstance(listed.source, PeerSource) and listed.source.asked is not None:
+                self._exchanged[listed.name] = self._contradicted(listed.source.asked, bound)
 
-    def _keep_exchange(self, listed: Listed, bound: Bound) -> None:
+    def _contradicted(self, asked: Exchanged, bound: Bound) -> Exchanged:
         """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
-        if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
-            return
-        asked = listed.source.asked
         reading = read_clocks(self._clock)  # slewed since the last decision and the answer, perhaps
         moved, now = self._since(reading)
         own = self._own_voice(now) if moved is None else None
@@ -203,10 +182,8 @@ class Agent(BoundedClock):
         if own is not None and own.ahead.intersection(theirs) is None:
             with contextlib.suppress(BadTime):  # the key has ended: less evidence
                 over = digest(AFTER_CONTEXT, asked.answer)
-                asked = replace(asked, after=self._sign_own(own, reading, now, over).encode())
-        self._exchanged[listed.name] = asked
-
-    # ---- one period ----
+                return replace(asked, after=self._sign_own(own, reading, now, over).encode())
+        return asked
 
     def turn(self) -> None:
         """Look at the clocks, decide, publish. Never waits for a source."""
@@ -216,12 +193,16 @@ class Agent(BoundedClock):
             status, verdict = self._state.status, self._verdict
             reading, moved, told = self._decide()
             now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
-            self._note_dissent(verdict, now)
+            heard, before = self._verdict, verdict.dissenting if isinstance(verdict, Agreed) else ()
+            if isinstance(heard, Agreed) and heard.dissenting and heard.dissenting != before:
+                _log.warning("source-dissents sources=%s", ",".join(heard.dissenting))
+                self._keep(heard, now)
             if moved is not None:
-                told_of = (moved.cause.value, moved.size_ns, self._state.epoch)
+                told_of = (moved.cause, moved.size_ns, self._state.epoch)
                 _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", *told_of)
             if told is not None:
-                self._tell(told, now)
+                _log.error("clock-disrupted clock_epoch=%d", told.epoch)
+                self._keep(told, now)
             if status is not self._state.status:
                 _log.warning("status-changed from=%s to=%s", status.word, self._state.status.word)
             self._publish(reading, now)
@@ -239,27 +220,14 @@ class Agent(BoundedClock):
         self._sequence += 1
         return True
 
-    def _note_dissent(self, before: Verdict, now: ClockMoment) -> None:
-        if self._verdict is before or not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
-            return
-        if isinstance(before, Agreed) and before.dissenting == self._verdict.dissenting:
-            return
-        _log.warning("source-dissents sources=%s", ",".join(self._verdict.dissenting))
-        self._evidence.keep(
-            dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
-        )
-
-    def _tell(self, found: SourcesContradict, now: ClockMoment) -> None:
-        _log.error("clock-disrupted clock_epoch=%d", found.epoch)
-        voices = self._hearing.voices(now)
-        self._evidence.keep(contradiction_record(found, voices, now.boot_ns, self._exchanged, self._signer.in_use))
+    def _keep(self, found: SourcesContradict | Agreed, now: ClockMoment) -> None:
+        voices, signer = self._hearing.voices(now), self._signer.in_use
+        self._evidence.keep(evidence_record(found, voices, now.boot_ns, self._exchanged, signer))
 
     def _publish(self, reading: ClockSample, now: ClockMoment) -> None:
-        state = self._state
-        ahead, drift_ppm = TimeInterval(0, 0), 0
-        token = b""
+        state, bound = self._state, self._state.bound
+        ahead, drift_ppm, token = TimeInterval(0, 0), 0, b""
         self._carried = None
-        bound = state.bound
         if bound is not None:
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
@@ -363,12 +331,9 @@ class Agent(BoundedClock):
         return msgspec.json.encode(report)
 
     def _role(self, source: str) -> str:
-        match self._verdict:
-            case Agreed(voices=voices, dissenting=dissenting):
-                if source in dissenting:
-                    return "dissents"
-                return "shapes" if source in voices else "agrees"
-            case Contradicted():
-                return "disputed"
-            case Unheard():
-                return "heard"
+        verdict = self._verdict
+        if not isinstance(verdict, Agreed):
+            return "heard" if verdict is None else "disputed"
+        if source in verdict.dissenting:
+            return "dissents"
+        return "shapes" if source in verdict.voices else "agrees"

@@ -18,7 +18,7 @@ from typing import Any, Final
 from ..clock import MachineClock
 from ..notify import Notifier
 from ..sources.port import DatagramDoor
-from ..units import SECOND, Span
+from ..units import SECOND
 from .agent import Agent
 from .bounded_clock import PERIOD_NS
 from .discipline import OWN_GROUP, Listed
@@ -88,7 +88,7 @@ class Daemon:
     def run(self, stop: Callable[[], bool]) -> None:
         """Publish until told to stop. Blocks. Raises what a thread did not expect."""
         threads = [self._thread(f"source {each.name}", self._ask, each) for each in self._listed]
-        threads += [self._thread("door", door.serve, self._over) for door in self._doors]
+        threads += [self._thread("door", door.serve, lambda: self._ended) for door in self._doors]
         threads.append(self._thread("evidence", self._write))
         self._agent.turn()
         for each in self._listed:
@@ -138,20 +138,15 @@ class Daemon:
 
         return Thread(target=guarded, name=name, daemon=True)
 
-    def _over(self) -> bool:
-        return self._ended
-
     def _ask(self, listed: Listed) -> None:
+        """Ask a source at its pace, and when the clocks have moved."""
         while not self._ended:
             moves = self._moves
-            began = self._clock.boot_ns()
+            due = self._clock.boot_ns() + listed.period_ns
             self._agent.poll(listed)
-            self._wait(listed.period_ns - (self._clock.boot_ns() - began), moves)
-
-    def _wait(self, span: Span, moves: int) -> None:
-        """Wait for the source's next turn, or for the clocks to move."""
-        with self._pace:
-            self._pace.wait_for(lambda: self._ended or self._moves != moves, timeout=max(0, span) / SECOND)
+            left = max(0, due - self._clock.boot_ns()) / SECOND
+            with self._pace:
+                self._pace.wait_for(lambda: self._ended or self._moves != moves, timeout=left)  # noqa: B023 - now
 
     def _ask_again(self) -> None:
         with self._pace:

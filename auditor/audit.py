@@ -430,7 +430,7 @@ class _AuditRun:
 
 def _gaps(run: ShardRun, *, torn: bool) -> int:
     """A torn last block is a gap, unless a later batch shows that gap already."""
-    return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
+    return len(run.gaps) + (1 if torn and run.highest == run.ledger_end else 0)
 
 
 _WORTH_IT: Final = 2_000_000
@@ -464,12 +464,12 @@ def judge_buckets(
 
     def judged(number: int) -> bytes:
         entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
-        clean = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
+        suspect, witnesses = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
         del entries, uses
-        seen = BucketSeen(witnesses=clean.witnesses)
+        seen = BucketSeen(witnesses=witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
-        suspect = set(clean.suspects) - {""}
-        for rows in index.rows_of(number, suspect) if suspect else ():
+        asked = set(suspect) - {""}
+        for rows in index.rows_of(number, asked) if asked else ():
             history = domain_history(rows, cluster, sessions)
             seen.witnesses += sum(len(lease.told) for lease in history.leases)
             if narrowing.judges(rows.domain):

@@ -132,8 +132,6 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Judge:
-    """Judges frames by one trust record and one policy."""
-
     def __init__(self, cluster_id: bytes, keyring: Keyring, policy: Policy) -> None:
         """Take the records. Keep verdicts of at most some thousand signatures of each kind."""
         self._cluster_id = cluster_id

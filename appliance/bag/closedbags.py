@@ -120,8 +120,6 @@ _RESTORE_FILE: Final = "restore it from a copy of the tree; what this bag held c
 
 
 class ListedFiles:
-    """Opens the listed files of one log's closed bags."""
-
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._packs: dict[str, PackedRack] = {}
@@ -238,8 +236,6 @@ _RACKS_KEPT: Final = 16
 
 
 class ClosedBag(msgspec.Struct, frozen=True, gc=False):
-    """A bag that exists, with its list."""
-
     bag: Bag
     lock: LockFile
 
@@ -283,8 +279,6 @@ class _Known:
 
 
 class ClosedBags:
-    """Finds and opens the closed bags of one log."""
-
     def __init__(self, storage: Storage, grid: Grid, authority: Authority, cluster_id: bytes) -> None:
         self._storage = storage
         self._grid = grid

@@ -83,8 +83,6 @@ def read_lock(raw: bytes, bag: Bag, cluster_id: bytes) -> Closed:
 
 
 class Closer:
-    """Closes single bags of one log."""
-
     def __init__(self, context: BagContext, grid: Grid) -> None:
         self._storage = context.storage
         self._time = context.time
@@ -180,8 +178,6 @@ _BAGS_KEPT: Final = 2_048
 
 
 class Sealer:
-    """Seals the racks of one log."""
-
     def __init__(self, context: BagContext, grid: Grid, closer: Closer) -> None:
         self._storage = context.storage
         self._time = context.time
@@ -366,8 +362,6 @@ class Contents(msgspec.Struct, frozen=True, gc=False):
 
 
 class Authority:
-    """Answers for the closed bags of one log, and closes what is due."""
-
     def __init__(self, context: BagContext, grid: Grid) -> None:
         self._storage = context.storage
         self._cluster_id = context.records.cluster_id

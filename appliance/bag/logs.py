@@ -211,8 +211,6 @@ class ClosingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BagView:
-    """One bag directory that is there. ``files``: its data files, listed or not."""
-
     bag: Bag
     state: ClosingState
     files: tuple[str, ...]

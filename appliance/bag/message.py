@@ -84,7 +84,6 @@ class FrameOrigin:
         return list(itertools.accumulate(attempt.messages for attempt in self.frame.head.attempts))
 
     def attempt_id(self, index: int) -> bytes:
-        """Return the id of the attempt that a message of the frame belongs to."""
         return self.frame.head.attempts[bisect.bisect_right(self._attempt_ends, index)].id
 
 
@@ -137,7 +136,6 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def position(self) -> Position:
-        """Where it stands in the order of its log."""
         return Position(self.timestamp_ns, *self.origin.rank, self.index)
 
     def __eq__(self, other: object) -> bool:

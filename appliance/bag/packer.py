@@ -52,8 +52,6 @@ class PackState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What became of a rack."""
-
     state: PackState
     made: bool = False
     """Whether this call published the pack."""
@@ -68,8 +66,6 @@ class _Vanished(Exception):
 
 
 class Packer:
-    """Packs the racks of one log."""
-
     def __init__(self, context: BagContext, grid: Grid, sealer: Sealer) -> None:
         self._storage = context.storage
         self._grid = grid
@@ -203,8 +199,6 @@ def verify(packed: PackedRack, maker: PackMaker) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OldPack:
-    """A pack that retention deletes."""
-
     rack: Rack
     path: str
     size: int
@@ -219,8 +213,6 @@ class NotPacked:
 
 
 class Retention:
-    """Deletes the old packs of one log."""
-
     def __init__(self, context: BagContext, grid: Grid, keep_ns: Span) -> None:
         """Keep what ended less than ``keep_ns`` ago; at least one day. Touches nothing yet."""
         assert keep_ns >= DAY

@@ -86,7 +86,6 @@ class Reading(Iterator[MessageBatch]):
 
     @property
     def cursor(self) -> str:
-        """The position as text, to be kept anywhere."""
         return cursor_text(self._log, self.position)
 
     def __next__(self) -> MessageBatch:
@@ -400,7 +399,6 @@ class Follower:
 
     @property
     def cursor(self) -> str:
-        """The position as text, to be kept anywhere."""
         return cursor_text(self._reader.log, self.position)
 
     def batches(self) -> Iterator[MessageBatch]:

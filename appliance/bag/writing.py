@@ -99,7 +99,6 @@ class LookingWriter(ABC):
         self._ensured = ""
 
     def write(self, file: FrameFile) -> Outcome:
-        """Publish an attempt and find out what became of it; as ``Writer.write``."""
         if file.bag.start_ns < self._grid.first_ns:
             return NotCommitted(f"{file.bag.path} is older than the log")
         try:
@@ -263,13 +262,11 @@ class LogFileWriter(LookingWriter):
         self._lock = Lock()
 
     def write(self, file: FrameFile) -> Outcome:
-        """Append an attempt and find out what became of it; as ``Writer.write``."""
         outcome = super().write(file)
         self._forget_if_known(file, outcome)
         return outcome
 
     def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
-        """Decide an attempt whose outcome is Unknown; as ``Writer.resolve``."""
         outcome = super().resolve(file, deadline_boot_ns)
         self._forget_if_known(file, outcome)
         return outcome

@@ -82,8 +82,6 @@ class LeaseOutcome(StrEnum):
 
 
 class Holder(Record, frozen=True):
-    """Who has a lease."""
-
     node: str
     process: U64
     boot: Bytes16

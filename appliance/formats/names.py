@@ -107,7 +107,6 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        """Return the text that ``parse_address`` reads."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

@@ -179,7 +179,6 @@ def _instant(text: str, form: str) -> Instant | None:
 
 
 def record_name(number: int) -> str:
-    """Return the file name of a numbered record: eight digits or more."""
     return f"{number:08d}"
 
 

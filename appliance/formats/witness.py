@@ -48,8 +48,6 @@ ENDED_MAX: Final = 256
 
 
 class SessionKind(StrEnum):
-    """What a session's witness testifies."""
-
     GRANT = "grant"
     RENEWAL = "renewal"
 

@@ -233,11 +233,10 @@ def check_ledgers(
             yield found("missing-ledger", path, reason, [Evidence(path), batch.where])
     told |= ledgers.damaged
     for each in runs.values():  # where the file goes on behind what it lacks, no crash explains it
-        ends = [0, *(end for _, end in each.stretches)]
-        gaps = [(end, first) for end, (first, _) in zip(ends, each.stretches, strict=False) if first > end + 1]
+        gaps = [gap for gap in each.gaps if gap[1] < each.ledger_end]
         if gaps and each.incarnation not in told:
             path = ledger_path(*each.shard, each.incarnation)
-            lacks = ", ".join(f"{end + 1} to {first - 1}" for end, first in gaps[:8])
+            lacks = ", ".join(f"{first} to {last}" for first, last in gaps[:8])
             reason = f"the ledger {path} lacks batches {lacks}, and goes on after them"
             yield found("ledger-gap", path, reason, [Evidence(path)])
     for chain in chains.values():

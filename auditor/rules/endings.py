@@ -73,7 +73,6 @@ def is_broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
 
 
 def check_ending(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Apply every rule about the end of one lease."""
     fact, name = lease.ended, lease.name
     if fact is None:
         return

@@ -55,7 +55,6 @@ class HeadFact:
 
     @property
     def name(self) -> str:
-        """How a finding names it."""
         return f"batch {self.head.sequence} of shard {self.head.shard}, run {self.head.incarnation.hex()}"
 
 
@@ -88,11 +87,11 @@ class ShardRun:
         return self.stretches[-1][1] if self.stretches else 0
 
     @property
-    def gaps(self) -> int:
-        """How many stretches of sequences the ledger lacks, up to the highest that is known."""
+    def gaps(self) -> list[tuple[int, int]]:
+        """First and last of each stretch of sequences that the ledger lacks, up to the highest that is known."""
         ends = [0, *(last for _, last in self.stretches)]
         starts = [*(first for first, _ in self.stretches), self.highest + 1]
-        return sum(start > end + 1 for end, start in zip(ends, starts, strict=True))
+        return [(end + 1, start - 1) for end, start in zip(ends, starts, strict=True) if start > end + 1]
 
     def whole(self, first: int, last: int) -> bool:
         """Whether the ledger holds every head from ``first`` to ``last``."""
@@ -326,7 +325,6 @@ class LeaseHistory:
 
     @property
     def last_expiry(self) -> Told | ToldOfSession:
-        """The witness with the latest expiry that is known."""
         return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
 
     @property
@@ -376,7 +374,6 @@ class LeaseHistory:
 
     @property
     def ended(self) -> EndedFact | None:
-        """The first word on its end."""
         return min(self.endings, key=lambda fact: fact.position, default=None)
 
     @property
@@ -408,7 +405,6 @@ class DomainHistory:
 
 
 def _told(rows: DomainRows, cluster: ClusterFacts) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
-    """Yield each entry, its batch, its position, and where it is."""
     for name, place, raw, where in rows.entries:
         fact = cluster.heads[name]
         began = cluster.runs[name[0]].first_ceiling

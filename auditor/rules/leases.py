@@ -45,7 +45,6 @@ from .history import (
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Apply every rule about leases to one domain."""
     for lease in history.leases:
         first, name = lease.first, lease.name
         if lease.granted is None and cluster.runs[lease.run].whole(1, first.head.sequence):

@@ -46,14 +46,14 @@ MUTANTS: dict[str, Fault] = {
     "leases that are in nobody's way are recalled": (
         recall,
         "asked_back",
-        "conflicts(each.mode, asker[1])",
+        "conflicts(each.mode, mode)",
         "True",
         shard_tests.test_shared_leases_are_recalled_by_whoever_excludes_them_and_by_nobody_else,
     ),
     "who asks is told to give back": (
         recall,
         "asked_back",
-        "each.correlation_id != own",
+        "each is not own",
         "True",
         shard_tests.test_upgrade_recalls_those_beside_it_and_not_itself,
     ),
@@ -123,8 +123,8 @@ MUTANTS: dict[str, Fault] = {
     "a revoked lease moves no floor": (
         decisions,
         "broken",
-        "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-        "end_lease(domain, left, lease, ending, bounds.now.midpoint, bounds.now.midpoint)",
+        "(lease.expiry_ns, lease.expiry_ns)",
+        "(bounds.now.midpoint, bounds.now.midpoint)",
         shard_tests.test_revoked_lease_is_over_and_its_successor_lies_above_its_expiry,
     ),
     "the ledger does not say who revoked": (

@@ -70,7 +70,7 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
     "session that shortens": (
         sessions,
         "renewed",
-        "max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))",
+        "decisions.later_expiry(expiry, request, bounds)",
         "bounds.expiry(request.term_ns, request.expiry_ns_max)",
         shard_tests.test_expiry_of_a_session_is_bounded_as_that_of_a_lease,
     ),

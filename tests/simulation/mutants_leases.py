@@ -49,8 +49,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "broken",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
+            "(lease.expiry_ns, lease.expiry_ns)",
+            "(0, lease.expiry_ns)",
         ),
         "endings",
         "stalls",
@@ -60,8 +60,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "broken",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
+            "(lease.expiry_ns, lease.expiry_ns)",
+            "(lease.expiry_ns, 0)",
         ),
         "endings",
         "stalls",

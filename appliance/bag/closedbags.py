@@ -269,15 +269,6 @@ class Stretches:
         self.met.append(stretch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The bags of a rack that have a directory and lie within ``[start_ns, end_ns)``, which was below the horizon."""
-
-    start_ns: Instant
-    end_ns: Instant
-    bags: tuple[Bag, ...]
-
-
 class ClosedBags:
     def __init__(self, storage: Storage, grid: Grid, authority: Authority, cluster_id: bytes) -> None:
         self._storage = storage
@@ -285,7 +276,8 @@ class ClosedBags:
         self._authority = authority
         self._cluster_id = cluster_id
         self.files = ListedFiles(storage)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[Instant, Instant, list[Bag]]] = {}
+        """By rack two instants, which were below the horizon, and the bags between them that have a directory."""
 
     def between(self, start: Instant, end: Instant, gone: Stretches) -> Iterator[ClosedBag]:
         """Yield the bags that exist and hold instants in ``[start, end)``, in order. ``end`` is not above the horizon.
@@ -355,9 +347,9 @@ class ClosedBags:
         seal = self._authority.sealer.kept(rack)
         if seal is not None:
             return seal
-        known = self._known.get(rack.path)
-        if known is not None and known.start_ns <= start and end <= known.end_ns:
-            return [bag for bag in known.bags if bag.end_ns > start and bag.start_ns < end]
+        begin, until, bags = self._known.get(rack.path, (0, 0, []))
+        if begin <= start and end <= until:
+            return [bag for bag in bags if bag.end_ns > start and bag.start_ns < end]
         span = self._grid.birth.span_ns
         first, last = self._grid.bag(start), self._grid.bag(end - 1)
         if last.start_ns - first.start_ns < _ONE_BY_ONE_MAX * span and self._authority.sealer.sealed(rack) is None:
@@ -366,5 +358,5 @@ class ClosedBags:
         if isinstance(found, list):
             if len(self._known) >= _RACKS_KEPT:
                 self._known.pop(next(iter(self._known)))
-            self._known[rack.path] = _Known(start, end, tuple(found))
+            self._known[rack.path] = start, end, found
         return found

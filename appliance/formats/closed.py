@@ -144,18 +144,10 @@ INDEX_BYTES_MAX: Final = 1024 * 1024 * 1024
 _DIGEST_BYTES: Final = 32
 _ADVICE: Final = "delete nothing: restore the pack, or the bags, from a copy of the tree"
 
-_FRAME_COLUMNS: Final = (
-    ("Q", "<u8"),
-    ("I", "<u4"),
-    ("I", "<u4"),
-    ("q", "<i8"),
-    ("q", "<i8"),
-    ("I", "<u4"),
-    ("Q", "<u8"),
-)
+_FRAME_COLUMNS: Final = "QIIqqIQ"
 """A row for each piece of each file: offset in the pack, bytes, file, first and last timestamp, messages, sequence. For
 who reads a pack by other means: here frames are found by cutting the files, which are checked as a whole anyway."""
-_FRAME_BYTES: Final = sum(int(form[-1]) for _, form in _FRAME_COLUMNS)
+_FRAME_BYTES: Final = struct.calcsize(f"<{_FRAME_COLUMNS}")
 
 type ReadAt = Callable[[int, int], bytes | None]
 """Return at most so many bytes from an offset of the pack: (offset, length); None if there is no pack."""
@@ -245,7 +237,7 @@ class PackMaker:
         self.head = pack(Kind.PACK, encode_for_ever(head))
         self._added = 0
         self._offset = len(self.head)
-        self._frames = tuple(array(code) for code, _ in _FRAME_COLUMNS)
+        self._frames: tuple[array[int], ...] = tuple(array(code) for code in _FRAME_COLUMNS)
 
     def add(self, data: bytes) -> None:
         """Take the next listed file. Raises Damaged if these are not the bytes that were listed."""
@@ -270,7 +262,6 @@ class PackMaker:
         bag_names = [name.encode() for name in self.bags]
         names = [each.entry.name.encode() for each in self.listed]
         sizes = [each.entry.size for each in self.listed]
-        frames = zip(self._frames, _FRAME_COLUMNS, strict=True)
         parts = (
             _column("<u4", self._file_counts),
             _column("<u4", [len(name) for name in bag_names]),
@@ -280,7 +271,7 @@ class PackMaker:
             _column("<u8", sizes),
             *(each.entry.digest for each in self.listed),
             *names,
-            *(_column(form, column) for column, (_, form) in frames),
+            *(_column(f"<{code}", column) for code, column in zip(_FRAME_COLUMNS, self._frames, strict=True)),
         )
         index = b"".join(parts)
         counts = (len(self.bags), len(self.listed), len(self._frames[0]))

@@ -345,8 +345,8 @@ LEASES: tuple[Mutant, ...] = (
         "a kept lease is handed out past its expiry",
         one(
             recalls,
-            "LeaseCache.take",
-            "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
+            "use_again",
+            "now.surely_before(lease.usable_until_ns(keeper.policy.holder_margin_ns))",
             "True",
         ),
         "handed",

@@ -27,7 +27,11 @@ from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, Shar
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """Apply every rule about grants, and what was written under them, to one domain."""
     yield from _links(history, cluster)
-    yield from _fences(history)
+    for (_, before), (lease, told) in itertools.pairwise(history.claims()):
+        check = asked("fence-not-growing", told.witness.fence, before.witness.fence, str)
+        if not check.holds:
+            reason = f"{lease.name} has the fence {check.value}, the grant before it {before.witness.fence}"
+            yield check.finding(lease.name, reason, [before.where, told.where])
     yield from _grants(history, cluster)
     yield from _record(history)
 
@@ -54,14 +58,6 @@ def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
             reason = f"{other.name} and {lease.name} both follow lease {previous.hex()}"
             where, title = [other.first.where, told.where], "two leases follow the same one"
             yield found("chain-fork", lease.name, reason, where, title=title)
-
-
-def _fences(history: DomainHistory) -> Iterator[Finding]:
-    for (_, before), (lease, told) in itertools.pairwise(history.claims()):
-        check = asked("fence-not-growing", told.witness.fence, before.witness.fence, str)
-        if not check.holds:
-            reason = f"{lease.name} has the fence {check.value}, the grant before it {before.witness.fence}"
-            yield check.finding(lease.name, reason, [before.where, told.where])
 
 
 def _grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

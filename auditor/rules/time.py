@@ -57,7 +57,9 @@ def judge_frame(
     """
     timestamps, where, token = evidence.frame.timestamps, evidence.where, evidence.token
     span = bag.start_ns, bag.end_ns
-    good = evidence.proven and not misplaced and not _dropped(evidence, policy)
+    # Readers drop a frame for whose leases it carries, or for what the policy that it names allows these.
+    good = evidence.proven and not misplaced
+    good = good and not any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
     findings: list[Finding] = []
     frame = f"{where.path}, frame {evidence.frame.head.sequence}"
     if evidence.refusal is None and policy is not None:
@@ -90,11 +92,6 @@ def _asked(
         yield from ((held, check) for check in lease_checks(evidence, held))
     for session in evidence.sessions:
         yield from ((session, check) for check in session_checks(evidence, session))
-
-
-def _dropped(evidence: FrameEvidence, policy: Policy | None) -> bool:
-    """Whether readers drop a frame for whose leases it carries, or for what the policy that it names allows these."""
-    return any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
 
 
 def _beside(

@@ -11,14 +11,26 @@ from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.formats.witness import NO_HEAD, BatchHead, Half
-from auditor.columns.layout import ShardName
+from auditor.columns.layout import HeadName, ShardName
 from auditor.evidence.records import ClusterRecords
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import SECOND, rfc3339
 
+from ..columns.index import Coverage
 from ..columns.parts import LedgersSeen
 from ..evidence.finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen
-from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardRun, shard_of
+from .history import (
+    RECORDS_KEPT,
+    SHARDS,
+    CeilingFact,
+    Closings,
+    ClusterFacts,
+    HeadFact,
+    RecordedChain,
+    ShardRun,
+    runs,
+    shard_of,
+)
 from .records import Policies
 
 
@@ -403,3 +415,27 @@ def _out_of_step(before: ShardMap, after: ShardMap) -> str:
     if any(chain not in (after.number, *old.chains[place : place + 1]) for place, chain in enumerate(new.chains)):
         return "has a chain that began neither under it nor before in the same place"
     return ""
+
+
+def cluster_facts(
+    heads: Mapping[HeadName, HeadFact],
+    ceilings: Mapping[ShardName, RecordedChain],
+    records: ClusterRecords,
+    ledgers: LedgersSeen,
+    policies: Policies,
+    coverage: Coverage,
+    closings: Closings | None = None,
+) -> ClusterFacts:
+    """Return what the rules over leases know beside one domain's history. ``heads``: run by run, in order."""
+    return ClusterFacts(
+        runs=runs(heads.values()),
+        heads=heads,
+        ceilings=ceilings,
+        finished=frozenset(ledgers.stopped),
+        maps=records.maps,
+        coverage=coverage,
+        closings=closings or Closings(),
+        policies=policies,
+        follows=followed(ceilings, records.maps),
+        counts=counting(heads.values()),
+    )

@@ -33,7 +33,7 @@ from ..columns.layout import (
     Rows,
     numbers,
 )
-from ..columns.witnesses import MODES, OUTCOMES
+from ..columns.records import MODES, OUTCOMES
 from .grants import signed_within
 from .history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 

@@ -443,7 +443,6 @@ class ReplayMoment:
     wish: MomentRequest
     axis: list[Cell]
     bars: list[list[Cell]]
-    domains: list[str]
     bags: list[list[Cell]]
     delivered: list[str] = field(default_factory=list)
     delivered_known: bool = True
@@ -470,7 +469,6 @@ def moment_of(timeline: Timeline, leases: Traces, tree: Tree | None, wish: Momen
         wish,
         axis(window, wish.width, *ends),
         gantt(names, leases.within, window, wish.width, accused(timeline)),
-        names,
         [_strip(state, log, wish.width) for log in sorted(state.logs)],
         _delivered(timeline, state, tree, wish),
         tree is not None,

@@ -364,7 +364,9 @@ class OpenMount:
         for incarnation in reversed(self._runs[shard][1]):
             size = None
             for file in [file for file in files if file[0] == incarnation][-_LEDGERS_READ:]:
-                size = self._ledger(ledger_path(*name, *file))
+                path, size = ledger_path(*name, *file), None
+                with contextlib.suppress(Damaged):  # the auditor's business; what was read before it stands
+                    size = self._tails.setdefault(path, LedgerTail(self.root / path)).read(self._book)
         return ChainEnd(newest, size)
 
     def _incarnations(self, chain: StoredChain, numbers: list[int]) -> list[bytes]:
@@ -382,13 +384,6 @@ class OpenMount:
     def _record(chain: StoredChain, number: int) -> CeilingRecord | None:
         data = chain.read(number)
         return None if data is None else open_ceiling(data, f"ceiling record {number}")[0]
-
-    def _ledger(self, path: str) -> int | None:
-        tail = self._tails.setdefault(path, LedgerTail(self.root / path))
-        try:
-            return tail.read(self._book)
-        except Damaged:
-            return None  # the auditor's business; what was read before it stands
 
     # -- bags ----------------------------------------------------------------------------------------------------------
 

@@ -94,10 +94,13 @@ class WordsLine(Static, Titled):
         if said == self._said:
             return
         self._said = said
-        content = Content("\n").join(Content.assemble(*map(_styled, line)) for line in said)
+        content = Content.assemble(*(part for line in said for part in ("\n", *map(_styled, line))))[1:]
+        self.update(content, layout=self.styles.is_auto_height and self._is_taller(content))
+
+    def _is_taller(self, content: Content) -> bool:
+        """Return whether other lines need more room, or less."""
         rules, width = self.styles.get_rules(), self.content_size.width
-        other = not width or self.visual.get_height(rules, width) != content.get_height(rules, width)
-        self.update(content, layout=other and self.styles.is_auto_height)
+        return not width or self.visual.get_height(rules, width) != content.get_height(rules, width)
 
     @property
     def words(self) -> str:
@@ -121,17 +124,14 @@ class TitleBar(WordsLine):
 
     def show(self, state: ClusterState, *, paused: bool) -> None:
         """Show a state's title. The path gives way where there is no room."""
-        badge = "PAUSED" if paused else badge_words(state)
-        cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
-        left = f"tenure top{cluster}"
-        right = f"{badge}  {time_words(state)}"
-        room = max(0, self.size.width - cells_of(left) - cells_of(right) - 4)
-        path = state.path
+        badge, time = "PAUSED" if paused else badge_words(state), f"  {time_words(state)}"
+        left = f"tenure top {state.cluster_id[:8]}".rstrip()
+        free, path = self.size.width - 2 - sum(map(cells_of, (left, badge, time))), state.path
+        room = max(0, free - 2)
         if cells_of(path) > room:
             path = "…" + tail_of(path, room - 1) if room >= PATH_WIDTH_MIN else ""
-        gap = " " * max(1, self.size.width - cells_of(left) - cells_of(right) - cells_of(path) - 2)
+        gap = " " * max(1, free - cells_of(path))
         tone = Tone.GOOD if badge == "LIVE" else Tone.WARN
-        time = f"  {time_words(state)}"
         self.say(Cell(left, Tone.STRONG), "  ", Cell(path, Tone.DIM), gap, Cell(badge, tone), time)
 
 

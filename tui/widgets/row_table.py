@@ -14,6 +14,7 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.style import Style
 
@@ -35,6 +36,27 @@ type RowAt = Callable[[int], Sequence[Field]]
 ROWS_WRITTEN_MAX: Final = 100_000
 LINES_KEPT_MAX: Final = 1_024
 """So many lines of a table are kept as they were drawn: most keys show again what was seen before."""
+
+
+class KeptBar(ScrollBar):
+    """Is not drawn again where it stood before: for its many lines the library asks as many styles as for a page."""
+
+    def __init__(self, thickness: int) -> None:
+        super().__init__(name="vertical", thickness=thickness)
+        self._drawn: dict[object, list[Strip]] = {}
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn.clear()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if len(self._drawn) > LINES_KEPT_MAX // crop.height:
+            self._drawn.clear()
+        place = self.window_virtual_size, self.window_size, self.position
+        looks = crop, self.size, *place, self.mouse_over, self.grabbed
+        if looks not in self._drawn:
+            self._drawn[looks] = super().render_lines(crop)
+        return self._drawn[looks]
 
 
 class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
@@ -69,6 +91,14 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
         self._framed: dict[int, tuple[Strip, Strip]] = {}
         """By the identity of a line, which another theme, focus or width makes anew: the line, and all of it."""
         self.show_title(title)
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = KeptBar(self.scrollbar_size_vertical)
+            bar.display = False
+            self.app._start_widget(self, bar)  # noqa: SLF001 - the library has no other door for a bar of one's own
+        return self._vertical_scrollbar
 
     def notify_style_update(self) -> None:
         """Forget what was drawn in another theme, or with another focus."""
@@ -496,10 +526,6 @@ class DetailTable(PickTable):
     @property
     def text(self) -> str:
         return self._lines[self.cursor].text.strip() if self._lines else ""
-
-    @property
-    def lines(self) -> Sequence[DetailLine]:
-        return self._lines
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         line = self._lines[index]

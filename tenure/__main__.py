@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadConfiguration
+from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,36 +148,21 @@ def _describe_verbs(parser: argparse.ArgumentParser) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code (docs/exit-codes.md); never raises what nobody expected."""
     try:
-        return _command(sys.argv[1:] if arguments is None else arguments)
-    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at by the first module that goes by it
-        from timeagent.console import report_error
-
-        return report_error(problem)
+        return _guarded(sys.argv[1:] if arguments is None else arguments)
     except Exception:  # noqa: BLE001 - whatever it is, its code is never that of a verdict
-        return _defect()
+        said = f"{traceback.format_exc()}tenure: this is a defect of the program, and no answer [defect]\n"
+        with contextlib.suppress(OSError):  # nobody reads it
+            sys.stderr.write(said)
+            sys.stderr.flush()
+        return SOFTWARE
 
 
-def _command(words: list[str]) -> int:
-    parser = overview()
-    parser.add_argument("command", metavar="COMMAND", choices=FAMILIES)
-    if not words:
-        parser.print_help(sys.stderr)
-        return USAGE
-    chosen = parser.parse_args(words[:1])
-    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
-    own = Words(prog=f"tenure {chosen.command}", description=command.summary)
-    command.add_arguments(own)
-    _describe_verbs(own)
-    return _run(command.run, own.parse_args(words[1:]))
-
-
-def _run(run: object, options: argparse.Namespace) -> int:
+def _guarded(words: list[str]) -> int:
+    """Run one command: the one place where what went wrong becomes words and an exit code."""
     from timeagent.console import note, printable, report_error
-    from timeagent.errors import TenureError
 
-    assert callable(run)
     try:
-        status = run(options)
+        status = _command(words)
         sys.stdout.flush()
     except TenureError as problem:
         return report_error(problem)
@@ -194,17 +179,23 @@ def _run(run: object, options: argparse.Namespace) -> int:
         note(f"tenure: {where}{problem.strerror or problem} [input-output]")
         note("  way out: see whether the path is right, and whether there is room and permission")
         return INPUT_OUTPUT
-    assert isinstance(status, int)
     return status
 
 
-def _defect() -> int:
-    """Say that the program is at fault, with the traceback of what is being handled; return the exit code."""
-    said = f"{traceback.format_exc()}tenure: this is a defect of the program, and no answer [defect]\n"
-    with contextlib.suppress(OSError):  # nobody reads it
-        sys.stderr.write(said)
-        sys.stderr.flush()
-    return SOFTWARE
+def _command(words: list[str]) -> int:
+    parser = overview()
+    parser.add_argument("command", metavar="COMMAND", choices=FAMILIES)
+    if not words:
+        parser.print_help(sys.stderr)
+        return USAGE
+    chosen = parser.parse_args(words[:1])
+    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
+    own = Words(prog=f"tenure {chosen.command}", description=command.summary)
+    command.add_arguments(own)
+    _describe_verbs(own)
+    status = command.run(own.parse_args(words[1:]))
+    assert isinstance(status, int)
+    return status
 
 
 def _forget_output() -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -61,6 +61,16 @@ def one_of(*arguments: Argument) -> Argument:
     return lambda parser: together(*arguments)(parser.add_mutually_exclusive_group())  # type: ignore[arg-type]
 
 
+def epilog(text: str) -> Argument:
+    """Return what has the help end with a text, as it stands."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = text
+
+    return add
+
+
 def command(summary: str, run: Work, *arguments: Argument) -> Command:
     """Return a command that takes these arguments, in this order."""
     return Command(summary, together(*arguments), run)
@@ -77,14 +87,14 @@ def with_verbs(summary: str, verbs: Mapping[str, Command], *own: Argument, defau
     return command(summary, lambda options: verbs[str(options.verb or default)].run(options), add_verbs, *own)
 
 
-def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any], *lines: str) -> int:
-    """Print what a command did or found: with --json as one object, else as lines. Return 0, its exit code."""
+def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any], *lines: str, status: int = 0) -> int:
+    """Print what a command did or found: with --json as one object, else as lines. Return its exit code, ``status``."""
     if options.json:
         print_json(schema, fields)
     else:
         say_all(lines)
         sys.stdout.flush()  # who reads a pipe is told now: a command may go on for hours
-    return 0
+    return status
 
 
 def print_json(schema: str, fields: Mapping[str, Any], *, version: int = 1) -> None:
@@ -172,7 +182,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class Progress:
-    """One line on stderr that is rewritten in place; silent where stderr is no terminal."""
+    """One line on stderr that is rewritten in place, and gone after the block; silent where stderr is no terminal."""
 
     def __init__(self, label: str, total: int | None = None) -> None:
         """Start with nothing done. ``total``: how many units there are, if known."""
@@ -180,6 +190,12 @@ class Progress:
         self._total = total
         self._shown = sys.stderr.isatty()
         self._last = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done()
 
     def show(self, done: int, detail: str = "") -> None:
         if not self._shown:

@@ -42,6 +42,7 @@ from timeagent.keys import (
     public_line,
     save_private_key,
 )
+from timeagent.trust import KeyEntry
 from timeagent.units import Instant
 
 from ..bag.ports import Published, Storage
@@ -210,10 +211,11 @@ def set_up(
     check_node(node)
     refuse_not_empty(storage, root)
     place = directory or new_directory(policy.cluster_id)
+    key_file = root_key_file or place / ROOT_KEY
     kept = root_key_file is not None and is_there(root_key_file)
-    root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()
+    root_key = load_private_key(key_file) if kept else Signer.generate()
     settings = Settings(place, node, root, root_key.public, listen=listen.at)
-    new_root_key = None if kept else (root_key_file or place / ROOT_KEY, root_key)
+    new_root_key = None if kept else (key_file, root_key)
     with _local_files(settings, new_root_key) as publics, _founded(storage, root, policy, root_key) as registers:
         trust.admit(registers, root_key, node, publics, now, listen.reached_at)
         publish_map(registers, root_key, [node])
@@ -279,15 +281,14 @@ def decode_request(data: bytes, node: str, where: str) -> Request:
     """Read a request for this node. Raises Damaged, naming ``where``."""
     publics: dict[Purpose, bytes] = {}
     address: Address | None = None
-    lines = data[:_BYTES_MAX].decode("ascii", "replace").splitlines()
-    for line in lines:
+    for line in data[:_BYTES_MAX].decode("ascii", "replace").splitlines():
+        owner, _, purpose = line.rpartition(" ")[2].partition(":")
         if line.startswith(_ADDRESS):
             address = parse_address(line.removeprefix(_ADDRESS))
-            continue
-        owner, _, purpose = line.rpartition(" ")[2].partition(":")
-        if owner != node or purpose not in list(Purpose):
+        elif owner != node or purpose not in list(Purpose):
             raise Damaged("bad-request", f"{where}: {line[:80]!r} does not end in {node}:PURPOSE", hint="join again")
-        publics[Purpose(purpose)] = parse_public_line(line, where)
+        else:
+            publics[Purpose(purpose)] = parse_public_line(line, where)
     request = Request(node, publics, address)
     if set(publics) != set(Purpose) or request.encode() != data:
         raise Damaged("bad-request", f"{where} is not a whole request to join", hint="join again")
@@ -354,13 +355,15 @@ def accept(
 
 def let_in(registers: Registers, node: str) -> Request | None:
     """Return the request that the newest trust record fulfils for a node: its first keys and its address; or None."""
-    first: dict[Purpose, bytes] = {}
-    address = None
+    first: dict[Purpose, KeyEntry] = {}
     for entry in registers.newest_trust().keys:
-        if entry.node == node and Purpose(entry.purpose) not in first:
-            first[Purpose(entry.purpose)] = entry.public
-            address = entry.address or address
-    return Request(node, first, parse_address(address) if address else None) if set(first) == set(Purpose) else None
+        if entry.node == node:
+            first.setdefault(entry.purpose, entry)
+    if set(first) != set(Purpose):
+        return None
+    address = first[Purpose.TLS].address
+    publics = {purpose: entry.public for purpose, entry in first.items()}
+    return Request(node, publics, parse_address(address) if address else None)
 
 
 def finish(registers: Registers, settings: Settings, request: Request) -> bool:
@@ -385,14 +388,8 @@ def has_left(registers: Registers, node: str) -> bool:
 
 def heirs(registers: Registers, node: str) -> list[str]:
     """Return the nodes that could have its shards: those with an address and a key that counts. Touches the mount."""
-    entries = registers.newest_trust().keys
-    return sorted(
-        {
-            entry.node
-            for entry in entries
-            if entry.purpose is Purpose.TLS and entry.address and entry.revoked_from_ns is None and entry.node != node
-        }
-    )
+    entries = [each for each in registers.newest_trust().keys if each.purpose is Purpose.TLS and each.node != node]
+    return sorted({each.node for each in entries if each.address and each.revoked_from_ns is None})
 
 
 def given_away(registers: Registers, node: str, to: Sequence[str] = ()) -> dict[int, str]:

@@ -26,7 +26,7 @@ from ..formats.framing import Kind
 from ..formats.paths import chain_path
 from ..formats.shardmap import SHARDS_MAX, Layout, ShardMap, chain_of, shard_text
 from ..formats.witness import Half
-from ..lease.succession import newest_record
+from ..lease.ceiling import newest_record
 from ..lease.wire import ShardNumbers
 from ..node.records import Registers, StoredChain
 

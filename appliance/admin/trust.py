@@ -110,12 +110,7 @@ def revoke_node(registers: Registers, root_key: Signer, node: str, from_ns: Inst
     What the node signed for an earlier instant stays accepted, and so does an earlier revocation. Connections of the
     node end within about a second of other nodes seeing the record. Raises BadRequest for an unknown node, TryAgain.
     """
-
-    def revoked(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
-        check_known(known, node)
-        return _revoked(known, {entry.public for entry in known if entry.node == node}, from_ns)
-
-    return _publish(registers, root_key, revoked)
+    return _publish(registers, root_key, lambda known: _revoked(known, check_known(known, node), from_ns))
 
 
 def revoke_keys(registers: Registers, root_key: Signer, publics: Collection[bytes], from_ns: Instant) -> int:
@@ -140,7 +135,7 @@ def move_node(registers: Registers, root_key: Signer, node: str, address: Addres
 
     def moved(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         check_known(known, node)
-        own = [entry.public for entry in known if entry.node == node and entry.purpose is Purpose.TLS]
+        own = {entry.public for entry in known if entry.node == node and entry.purpose is Purpose.TLS}
         if not own:
             raise NotTrusted(
                 "no-tls-key",
@@ -152,10 +147,12 @@ def move_node(registers: Registers, root_key: Signer, node: str, address: Addres
     return _publish(registers, root_key, moved)
 
 
-def check_known(known: Collection[KeyEntry], node: str) -> None:
-    """Raise BadRequest for a node that the cluster never had."""
-    if all(entry.node != node for entry in known):
+def check_known(known: Collection[KeyEntry], node: str) -> set[bytes]:
+    """Return the keys of a node. Raises BadRequest for one that the cluster never had."""
+    publics = {entry.public for entry in known if entry.node == node}
+    if not publics:
         raise BadRequest("unknown-node", f"the cluster has no node {node}", hint="tenure trust ls names them")
+    return publics
 
 
 def _entries(
@@ -176,12 +173,9 @@ def _entries(
 
 def _revoked(known: tuple[KeyEntry, ...], publics: Collection[bytes], from_ns: Instant) -> tuple[KeyEntry, ...]:
     """Return the entries with some of them revoked; an earlier revocation of one stands."""
-
-    def revoked(entry: KeyEntry) -> KeyEntry:
-        earlier = from_ns if entry.revoked_from_ns is None else entry.revoked_from_ns
-        return replace(entry, revoked_from_ns=min(from_ns, earlier))
-
-    return _changed(known, publics, revoked)
+    stands = {entry.public: entry.revoked_from_ns for entry in known if entry.revoked_from_ns is not None}
+    at = {public: min(from_ns, stands.get(public, from_ns)) for public in publics}
+    return _changed(known, publics, lambda entry: replace(entry, revoked_from_ns=at[entry.public]))
 
 
 def _changed(

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import Cluster
-from timeagent.agent.agent import Agent
-from timeagent.agent.daemon import Daemon, QueuedEvidence
+from timeagent.agent.agent import Agent, Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules, Weight
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.page import PAGE_NAME, PageWriter
@@ -59,11 +58,8 @@ def run_agent(options: Namespace) -> int:
         directory = ensure_runtime(runtime_of(cluster.settings, cluster.registers.cluster_id))
         lock = LocalLock(directory / LOCK_NAME)
         if not lock.try_acquire():
-            raise Environment(
-                "agent-runs-already",
-                f"another process runs the time agent of {directory}",
-                hint="stop it first: there is one agent per node",
-            )
+            hint = "stop it first: there is one agent per node"
+            raise Environment("agent-runs-already", f"another process runs the time agent of {directory}", hint=hint)
         with lock:
             _serve(cluster, directory, stop.is_set, options)
     return 0

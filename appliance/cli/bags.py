@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -29,11 +29,14 @@ from ..bag.closing import Authority, NotDue
 from ..bag.logs import BagView, forecast, racks_there, view_rack
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
+from ..bag.ports import Storage
 from ..formats.closed import open_lock
 from ..formats.paths import LOCK, Bag
 from .opening import cluster_command
 
 EXIT_NO: Final = 1
+EXIT_DAMAGED: Final = 65
+_NEWEST_RACKS: Final = 144
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -57,40 +60,14 @@ def _list(cluster: Cluster, options: Namespace) -> int:
 
 
 def _fields(view: BagView) -> dict[str, object]:
-    return {
-        "path": view.bag.path,
-        "state": view.state,
-        "files": len(view.files),
-        **instant_fields("start", view.bag.start_ns),
-        **instant_fields("due", view.bag.due_ns),
-    }
+    when = instant_fields("start", view.bag.start_ns) | instant_fields("due", view.bag.due_ns)
+    return {"path": view.bag.path, "state": view.state, "files": len(view.files), **when}
 
 
 def _show(cluster: Cluster, options: Namespace) -> int:
-    _, bag = _named_bag(cluster, options.path)
-    storage = cluster.context.storage
-    names = storage.list_afresh(bag.path)
-    if names is None:
-        return _show_sealed(cluster, options, bag)
-    raw = storage.read(f"{bag.path}/{LOCK}")
-    listed = dict(open_lock(raw, f"{bag.path}/{LOCK}")[0].by_name()) if raw else {}
-    rows = []
-    for name in sorted({*names, *listed} - {LOCK, "prelock"}):
-        entry = listed.get(name)
-        size = storage.size_of(f"{bag.path}/{name}")
-        if raw is None:
-            state = "open"
-        elif entry is None:
-            state = "void: not on the list"
-        else:
-            state = "missing" if size is None else "short" if size < entry.size else "listed"
-        rows.append(
-            {"name": printable(name), "bytes": size, "listed_bytes": entry.size if entry else None, "state": state}
-        )
-    return _show_files(options, bag, rows, "closed" if raw else "open")
-
-
-def _show_files(options: Namespace, bag: Bag, rows: Sequence[Mapping[str, object]], state: str) -> int:
+    log, bag = _named_bag(cluster, options.path)
+    names = cluster.context.storage.list_afresh(bag.path)
+    state, rows = _sealed_rows(cluster, log, bag) if names is None else _rows(cluster.context.storage, bag, names)
     return present(
         options,
         "tenure.bag",
@@ -100,16 +77,33 @@ def _show_files(options: Namespace, bag: Bag, rows: Sequence[Mapping[str, object
     )
 
 
-def _show_sealed(cluster: Cluster, options: Namespace, bag: Bag) -> int:
-    """Show a bag without a directory, as the seal of its rack has it."""
-    authority = Authority(cluster.context, cluster.logs.opened(bag.log).grid)
+def _rows(storage: Storage, bag: Bag, names: Sequence[str]) -> tuple[str, list[dict[str, object]]]:
+    """Return the state of a bag that has a directory, and its files: what its lock lists, and what is there."""
+    raw = storage.read(f"{bag.path}/{LOCK}")
+    listed = dict(open_lock(raw, f"{bag.path}/{LOCK}")[0].by_name()) if raw else {}
+    rows: list[dict[str, object]] = []
+    for name in sorted({*names, *listed} - {LOCK, "prelock"}):
+        entry, size = listed.get(name), storage.size_of(f"{bag.path}/{name}")
+        if raw is None:
+            state = "open"
+        elif entry is None:
+            state = "void: not on the list"
+        else:
+            state = "missing" if size is None else "short" if size < entry.size else "listed"
+        listed_bytes = entry.size if entry else None
+        rows.append({"name": printable(name), "bytes": size, "listed_bytes": listed_bytes, "state": state})
+    return "closed" if raw else "open", rows
+
+
+def _sealed_rows(cluster: Cluster, log: OpenLog, bag: Bag) -> tuple[str, list[dict[str, object]]]:
+    """Return the same of a bag without a directory, as the seal of its rack has it."""
+    authority = Authority(cluster.context, log.grid)
     seal = authority.sealer.sealed(bag.rack)
     lock = None if seal is None else authority.in_seal(seal, bag).lock
     if lock is None:
         raise BadRequest("no-such-bag", f"{bag.path} is not there", hint="tenure bag ls shows what is")
     state = "retained: gone" if open_packed(cluster.context.storage, bag.rack) is None else "packed"
-    rows = [{"name": e.name, "bytes": e.size, "listed_bytes": e.size, "state": state} for e in lock.entries]
-    return _show_files(options, bag, rows, state)
+    return state, [{"name": e.name, "bytes": e.size, "listed_bytes": e.size, "state": state} for e in lock.entries]
 
 
 def _close(cluster: Cluster, options: Namespace) -> int:
@@ -133,25 +127,21 @@ def _settle(cluster: Cluster, options: Namespace) -> int:
     reached = log.horizon.refresh()
     ahead = target - now.latest
     if ahead > parse_span(options.wait):
-        raise BadRequest(
-            "too-far-ahead",
-            f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time",
-            hint=f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s",
-        )
+        what = f"{rfc3339(target)} lies {span_text(ahead)} ahead, and nothing is final before its time"
+        hint = f"name an earlier instant, or say that you mean it: --wait {-(-ahead // SECOND)}s"
+        raise BadRequest("too-far-ahead", what, hint=hint)
     if target > reached and (left := log.grid.bag(target - 1).due_ns - now.earliest) > SECOND:
         note(f"tenure: {options.log} can be final up to {rfc3339(target)} in {span_text(left)} at the earliest")
-    progress = Progress("settling, seconds", max(0, target - reached) // SECOND)
-    horizon = cluster.settle(
-        options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
-    )
-    progress.done()
+    with Progress("settling, seconds", max(0, target - reached) // SECOND) as progress:
+        horizon = cluster.settle(
+            options.log, target, lambda to: progress.show((to - reached) // SECOND, f"closed before {rfc3339(to)}")
+        )
     fields = {"log": options.log, **instant_fields("horizon", horizon)}
     return present(options, "tenure.settle", fields, f"everything of {options.log} before {rfc3339(horizon)} is final")
 
 
 def _seal(cluster: Cluster, options: Namespace) -> int:
-    log = cluster.logs.opened(options.log)
-    report = Metronome(cluster.context, log.grid).turn(cluster.time.now())
+    report = Metronome(cluster.context, cluster.logs.opened(options.log).grid).turn(cluster.time.now())
     fields = {"log": options.log, "closed": report.bags_closed, "sealed": report.racks_sealed}
     words = f"closed {counted(report.bags_closed, 'bag')}, sealed {counted(report.racks_sealed, 'rack')}"
     return present(options, "tenure.seal", fields, words)
@@ -168,17 +158,12 @@ def _named_bag(cluster: Cluster, path: str) -> tuple[OpenLog, Bag]:
     raise BadRequest("no-such-bag", f"{path!r} is not the path of a bag", hint="copy it from: tenure bag ls LOG")
 
 
-EXIT_DAMAGED = 65
-_NEWEST_RACKS = 144
-
-
 def pack(cluster: Cluster, options: Namespace) -> int:
     log = cluster.logs.opened(options.log)
     packer = Packer(cluster.context, log.grid, Authority(cluster.context, log.grid).sealer)
     chosen = sorted(racks_there(cluster.context.storage, log.grid))[0 if options.all else -_NEWEST_RACKS :]
     progress = Progress("packing", len(chosen))
-    made = swept = 0
-    said: list[str] = []
+    made, swept, said = 0, 0, []
     for done, rack in enumerate(chosen, 1):
         try:
             report = packer.pack(rack, again=True)
@@ -196,15 +181,14 @@ def pack(cluster: Cluster, options: Namespace) -> int:
     for message in said:
         note(f"tenure: {message}")
     fields = {"log": options.log, "racks": len(chosen), "packed": made, "directories_removed": swept, "damaged": said}
-    present(options, "tenure.pack", fields, f"packed {counted(made, 'rack')}, removed {swept} bag directories")
-    return EXIT_DAMAGED if said else 0
+    words = f"packed {counted(made, 'rack')}, removed {swept} bag directories"
+    return present(options, "tenure.pack", fields, words, status=EXIT_DAMAGED if said else 0)
 
 
 def retain(cluster: Cluster, options: Namespace) -> int:
     if options.days < 1:
-        raise BadRequest(
-            "bad-days", f"{options.days} days: a pack is kept for at least one", hint="use --days 1 or more"
-        )
+        hint = "use --days 1 or more"
+        raise BadRequest("bad-days", f"{options.days} days: a pack is kept for at least one", hint=hint)
     log = cluster.logs.opened(options.log)
     retention = Retention(cluster.context, log.grid, options.days * DAY)
     cutoff = retention.cutoff()
@@ -228,8 +212,7 @@ def retain(cluster: Cluster, options: Namespace) -> int:
 
 
 def show_forecast(cluster: Cluster, options: Namespace) -> int:
-    grid = cluster.logs.opened(options.log).grid
-    found = forecast(cluster.context, grid, options.days)
+    found = forecast(cluster.context, cluster.logs.opened(options.log).grid, options.days)
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"
     return present(
         options,

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from timeagent import showing
 from timeagent.agent.evidence import SCHEMA, judge_exchange
 from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
 from timeagent.canonical import DIGEST_BYTES
@@ -38,18 +39,6 @@ from timeagent.console import (
 )
 from timeagent.errors import BadRequest, BadTime, Damaged, Environment, TenureError
 from timeagent.keys import Verifier, fingerprint, parse_public_line
-from timeagent.showing import (
-    ASCII,
-    UNBOUNDED_RADIUS_NS,
-    UNICODE,
-    Known,
-    Row,
-    SourceView,
-    known_by_agent,
-    known_without_agent,
-    plot,
-    sources_without_agent,
-)
 from timeagent.signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from timeagent.sources.nonce import DOOR_NAME, Exchanged
 from timeagent.sources.port import Source
@@ -125,10 +114,10 @@ def judge_evidence(options: Namespace) -> int:
         shown.append({"peer": peer_name, "proven": proven})
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
         lines.append(f"{peer_name}: {what or 'both clocks can have been right'}")
-    present(options, "tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown}, *lines)
-    if any(each["proven"] for each in shown):
-        return _NO
-    return _NOT_VERIFIED if any(each["proven"] is None for each in shown) else _DONE
+    unchecked = any(each["proven"] is None for each in shown)
+    status = _NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else _DONE
+    fields = {"kind": record.kind, "exchanges": shown}
+    return present(options, "tenure.time.evidence.verdict", fields, *lines, status=status)
 
 
 def _opened(data: bytes, where: str) -> _Record:
@@ -180,24 +169,21 @@ def _asking(summary: str, verb: Callable[[_Asking, Namespace], int], *own: Argum
 
 def _stated_radius(text: str) -> Span:
     radius = parse_span(text)
-    if not 0 < radius <= UNBOUNDED_RADIUS_NS:
-        raise BadRequest(
-            "bad-radius",
-            f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}",
-            hint="state how far the clock can be off, such as 250ms",
-        )
+    if not 0 < radius <= showing.UNBOUNDED_RADIUS_NS:
+        what = f"a radius of {text!r} is not between 1 ns and {span_text(showing.UNBOUNDED_RADIUS_NS)}"
+        raise BadRequest("bad-radius", what, hint="state how far the clock can be off, such as 250ms")
     return radius
 
 
-def _known(asking: _Asking, *, quiet: bool = False) -> Known:
+def _known(asking: _Asking, *, quiet: bool = False) -> showing.Known:
     directory = asking.find_agent()
     if directory is not None:
         try:
-            return known_by_agent(directory, asking.clock)
+            return showing.known_by_agent(directory, asking.clock)
         except BadTime as problem:
             if not quiet:
                 note(f"tenure: {problem.message}; asking the sources from here")
-    return known_without_agent(asking.clock, asking.sources, asking.radius)
+    return showing.known_without_agent(asking.clock, asking.sources, asking.radius)
 
 
 def _now(asking: _Asking, options: Namespace) -> int:
@@ -217,7 +203,7 @@ def _unbounded_error(problem: BadTime) -> BadTime:
     )
 
 
-def _now_lines(known: Known) -> list[str]:
+def _now_lines(known: showing.Known) -> list[str]:
     if known.problem is None:
         radius = span_text(known.now.radius)
         radius += " (assumed: stated, not measured)" if known.assumed else ""
@@ -272,11 +258,11 @@ def _sources(asking: _Asking, options: Namespace) -> int:
 
 def _show_sources(asking: _Asking, options: Namespace) -> None:
     directory = asking.find_agent()
-    known: Known | None = None
+    known: showing.Known | None = None
     if directory is not None:
         with contextlib.suppress(BadTime):
-            known = known_by_agent(directory, asking.clock)
-    views = list(known.sources) if known else sources_without_agent(asking.clock, asking.sources, asking.radius)
+            known = showing.known_by_agent(directory, asking.clock)
+    views = list(known.sources) if known else showing.sources_without_agent(asking.clock, asking.sources, asking.radius)
     summary = known.fields() if known and known.problem is None else None
     fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
     lines = _source_lines(views)
@@ -287,7 +273,7 @@ def _show_sources(asking: _Asking, options: Namespace) -> None:
     present(options, "tenure.time.sources", fields, *lines)
 
 
-def _source_lines(views: list[SourceView]) -> list[str]:
+def _source_lines(views: list[showing.SourceView]) -> list[str]:
     lines = [] if views else ["no source is asked: time.toml of this node switches them off, and no radius is stated"]
     for view in views:
         if view.interval is None:
@@ -299,29 +285,22 @@ def _source_lines(views: list[SourceView]) -> list[str]:
     return lines
 
 
-def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[str]:
+def _plot_lines(views: list[showing.SourceView], together: TimeInterval | None) -> list[str]:
     columns = shutil.get_terminal_size((100, 24)).columns
-    style = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
-    rows = [
-        Row(
-            view.source,
-            view.interval,
-            f"{span_text(view.interval.radius)} {view.role}" if view.interval else "no bound",
-        )
-        for view in views
-    ]
-    return plot(rows, together, columns, style)
+    style = showing.UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else showing.ASCII
+    words = [f"{span_text(each.interval.radius)} {each.role}" if each.interval else "no bound" for each in views]
+    rows = [showing.Row(each.source, each.interval, said) for each, said in zip(views, words, strict=True)]
+    return showing.plot(rows, together, columns, style)
 
 
 def _verify(options: Namespace) -> int:
-    data = _read(options.file, _REPORT_BYTES_MAX)
+    data, named = _read(options.file, _REPORT_BYTES_MAX), _named(options.file)
     if data.lstrip()[:1] == b"{":  # a signed time never begins so
         from timeagent.roughtime.malfeasance import verify_report
 
-        return verify_report(data, _named(options.file), options)
-    token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))
-    over = _digest(options.over)
-    verdict, reason = _verdict(token, options.key, over)
+        return verify_report(data, named, options)
+    token = SignedTime.decode(_token_bytes(data, named), named)
+    verdict, reason = _verdict(token, options.key, _digest(options.over))
     fields = _token_fields(token)
     present(
         options,
@@ -373,26 +352,22 @@ def _token_fields(token: SignedTime) -> dict[str, Any]:
     }
 
 
-def _token_bytes(data: bytes, file: str) -> bytes:
+def _token_bytes(data: bytes, named: str) -> bytes:
     if len(data) == TOKEN_BYTES:
         return data
     text = "".join(data.decode("ascii", "replace").split())
     if set(text) <= set(string.hexdigits) and len(text) == 2 * TOKEN_BYTES:
         return bytes.fromhex(text)
-    raise Damaged(
-        "time-damaged",
-        f"{_named(file)} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits",
-        hint="name a file with one signed time, raw or in hex, or a malfeasance report",
-    )
+    what = f"{named} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits"
+    raise Damaged("time-damaged", what, hint="name a file with one signed time, raw or in hex, or a malfeasance report")
 
 
 def _digest(text: str | None) -> bytes | None:
     if text is None:
         return None
     if len(text) != 2 * DIGEST_BYTES or not set(text) <= set(string.hexdigits):
-        raise BadRequest(
-            "bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint="check --over"
-        )
+        hint = "check --over"
+        raise BadRequest("bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint=hint)
     return bytes.fromhex(text)
 
 

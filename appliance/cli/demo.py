@@ -6,12 +6,11 @@ import os
 import random
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from timeagent.clock import MachineClock, SystemClock
+from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, note, own_name, present, say
 from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
@@ -26,22 +25,13 @@ SECONDS_MIN: Final = 1
 SECONDS_MAX: Final = 3600
 
 
-def _story(clock: MachineClock, tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what tells a line of the story, with the seconds since now."""
-    start = clock.boot_ns()
-    return lambda text: tell(f"{(clock.boot_ns() - start) / SECOND:5.1f} s  {text}")
-
-
 def run_demo(options: Namespace) -> int:
     if options.nodes < NODES_MIN:
         too_few = f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}"
         raise BadRequest("too-few-nodes", too_few, hint=f"--nodes {NODES_MIN} or more")
     if not SECONDS_MIN <= options.seconds <= SECONDS_MAX:
-        raise BadRequest(
-            "bad-seconds",
-            f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded",
-            hint="leave it out for 8",
-        )
+        what = f"--seconds {options.seconds:g}: from {SECONDS_MIN} to {SECONDS_MAX} can be traded"
+        raise BadRequest("bad-seconds", what, hint="leave it out for 8")
     directory = Path(options.directory or tempfile.mkdtemp(prefix="tenure-demo-")).absolute()
     root = parse_root(options.root) if options.root else None
     clock = SystemClock()
@@ -49,7 +39,11 @@ def run_demo(options: Namespace) -> int:
     randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
     keys = random.Random(os.urandom(32))  # noqa: S311 - as good as its seed, and for a cluster of minutes
     place = set_up_place(directory, options.nodes, clock.realtime_ns(), keys, root)
-    story = _story(clock, note if options.json else say)
+    tell, start = note if options.json else say, clock.boot_ns()
+
+    def story(text: str) -> None:
+        tell(f"{(clock.boot_ns() - start) / SECOND:5.1f} s  {text}")
+
     story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
     director = Director(place, clock, randomness, story, agents=options.agents)
     try:
@@ -75,7 +69,7 @@ def _course(director: Director, options: Namespace, randomness: random.Random) -
 def _judge(director: Director, options: Namespace) -> int:
     place = director.place
     acknowledged = {each for machine in director.machines for each in machine.acknowledged()}
-    verdict = verify(place, director.course, acknowledged)
+    verdict = verify(place, acknowledged)
     same = f"Every node reads the same {verdict.transfers_read} transfers."
     director.narrate(same if verdict.nodes_agree else "The nodes do NOT read the same.")
     plant(options.fault, director, runs=False)

@@ -12,13 +12,17 @@ import contextlib
 import json
 import os
 import random
+import re
 import select
 import shlex
 import socket
+import stat
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -35,7 +39,7 @@ from ..admin.membership import read_marker
 from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
 from ..bag.roots import cluster_storage_at, is_address, parse_root
-from ..doctor.directory import Probe, TrialDirectory, checked, judge_directory, judge_server_clock, room_of
+from ..doctor import directory
 from ..doctor.health import (
     ASSUMED_WORDS,
     CheckVerdict,
@@ -45,22 +49,13 @@ from ..doctor.health import (
     judge_clock,
     judge_etcd,
     judge_room,
+    judged,
     passed,
     unsure,
 )
-from ..doctor.machine import (
-    delegations_returned,
-    judge_delegations,
-    judge_kind,
-    judge_listening,
-    judge_options,
-    judge_randomness,
-    judge_runtime,
-    judge_user,
-    mount_of,
-)
 from ..doctor.probes import TwoHands, probe_store
 from ..formats.birth import ROOT_VARIABLE, open_birth, store_of
+from ..formats.names import Address
 from ..formats.paths import BIRTH, LOGS, MARKER
 from ..lease.turn_log import Etcd
 from ..node.runtime import SHARED_MEMORY
@@ -70,11 +65,10 @@ from .opening import JSON, releases_of
 
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
+PROBE_PATIENCE_S: Final = 60.0
 _CONNECT_S: Final = 2.0
 _ETCD_NS: Final[Span] = 2 * SECOND
 _MOUNTSTATS: Final = Path("/proc/self/mountstats")
-
-type Looks = Callable[[], Sequence[HealthCheck]]
 
 
 class MountHangsError(Exception):
@@ -106,37 +100,40 @@ def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], opt
 
 def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S) -> list[HealthCheck]:
     """Return every line. Blocks for the mount at most a few times its patience."""
-    looks: list[tuple[str, bool, Looks]] = [
-        ("directory", True, lambda: _directory(path)),
-        ("files", True, lambda: _files(path)),
-        ("room", True, lambda: judge_room(room_of(path))),
-        ("server clock", True, lambda: _server_clock(path)),
-        ("user", False, _user),
-        ("tmpfs", False, _tmpfs),
-        ("clock", False, lambda: _clock(None if away else path, node_dir)),
-        ("randomness", False, _randomness),
-        ("core", False, lambda: [passed("core", core.said())]),
-        ("node", True, lambda: _node(path, node_dir)),
-        ("stores", False, lambda: _stores(path) if not away else []),
-    ]
-    progress, away = Progress("doctor", len(looks)), ""
+    away = ""
+    on_mount: dict[str, Callable[[], Sequence[HealthCheck]]] = {
+        "directory": partial(_directory, path),
+        "files": partial(_files, path),
+        "room": lambda: judge_room(directory.room_of(path)),
+        "server clock": partial(_server_clock, path),
+    }
+    looks = on_mount | {
+        "user": _user,
+        "tmpfs": _tmpfs,
+        "clock": lambda: _clock(None if away else path, node_dir),
+        "randomness": _randomness,
+        "core": lambda: [passed("core", core.said())],
+        "node": partial(_node, path, node_dir),
+        "stores": lambda: _stores(path) if not away else [],
+    }
+    progress = Progress("doctor", len(looks))
     found: list[HealthCheck] = []
-    for number, (name, on_mount, look) in enumerate(looks):
+    for number, (name, look) in enumerate(looks.items()):
         progress.show(number, name)
-        if on_mount and away:
+        asks_mount = name in on_mount or name == "node"
+        if asks_mount and away:
             found.append(unsure(name, f"not asked: {away}", "repair that, then ask again"))
             continue
         try:
             found += within(patience_s, look)
         except MountHangsError:
-            away = away or ("the mount hangs" if on_mount else "")
-            found.append(
-                failed(name, f"no answer within {patience_s:g} s", "is the server up, and reached? dmesg; nfsstat -c")
-            )
+            away = away or ("the mount hangs" if asks_mount else "")
+            way_out = "is the server up, and reached? dmesg; nfsstat -c"
+            found.append(failed(name, f"no answer within {patience_s:g} s", way_out))
         except TenureError as problem:
             found.append(failed(name, problem.message, problem.hint or "see docs/operators.md"))
         except OSError as problem:
-            away = away or ("the directory cannot be opened" if look is looks[0][-1] else "")
+            away = away or ("the directory cannot be opened" if name == "directory" else "")
             said = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
             found.append(failed(name, said, "check that it is mounted, and its owner, mode and options"))
     progress.done()
@@ -145,60 +142,52 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
 
 def within[T](patience_s: float, work: Callable[[], T]) -> T:
     """Return what it returns, raise what it raises, or MountHangsError. What hangs stays behind in its thread."""
-    result: list[T] = []
-    problem: list[BaseException] = []
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            result.append(work())
+            answer.set_result(work())
         except BaseException as raised:  # noqa: BLE001 - handed to the caller
-            problem.append(raised)
+            answer.set_exception(raised)
 
     thread = Thread(target=run, name="doctor", daemon=True)
     thread.start()
     thread.join(patience_s)
-    if problem:
-        raise problem[0]
-    if not result:
+    if not answer.done():
         raise MountHangsError
-    return result[0]
+    return answer.result()
 
 
 def _directory(path: Path) -> list[HealthCheck]:
-    found = judge_directory(path)
-    mount = mount_of(path.resolve())
+    found = directory.judge_directory(path)
+    mount = directory.mount_of(path.resolve())
     if mount is None:
         return [found, failed("file system", f"no mount holds {path}", "is /proc mounted?")]
-    return [found, judge_kind(mount), *judge_options(mount)]
+    return [found, directory.judge_kind(mount), *directory.judge_options(mount)]
 
 
 def _files(path: Path) -> list[HealthCheck]:
-    with Probe(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as probe:
-        found = [
-            _tried("user mapping", probe.owner),
-            _tried("hard links", probe.linked),
-            _tried("exclusive create", probe.exclusive),
-            _tried("listing", probe.listed),
-        ]
-        return found + _delegations(path, probe)
-
-
-def _tried(name: str, attempt: Callable[[], HealthCheck]) -> HealthCheck:
-    """Return its line; what the operating system refuses fails that line alone."""
-    try:
-        return attempt()
-    except OSError as problem:
-        return failed(name, problem.strerror or str(problem), "docs/nfs.md says what a mount must do")
-
-
-def _delegations(path: Path, probe: Probe) -> list[HealthCheck]:
-    mount = mount_of(path.resolve())
-    if mount is None or not mount.nfs:
-        return []
-    before = delegations_returned(_mountstats(), mount.point)
-    probe.read_often()
-    judged = judge_delegations(mount, before, delegations_returned(_mountstats(), mount.point))
-    return [judged] if judged else []
+    found = []
+    with directory.TrialDirectory(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as trial:
+        experiments = {
+            "user mapping": trial.owner,
+            "hard links": trial.linked,
+            "exclusive create": trial.exclusive,
+            "listing": trial.listed,
+        }
+        for name, experiment in experiments.items():
+            try:
+                found.append(experiment())
+            except OSError as problem:  # what the operating system refuses fails that line alone
+                said = problem.strerror or str(problem)
+                found.append(failed(name, said, "docs/nfs.md says what a mount must do"))
+        mount = directory.mount_of(path.resolve())
+        if mount is not None and mount.nfs:
+            before = directory.delegations_returned(_mountstats(), mount.point)
+            trial.read_often()
+            after = directory.delegations_returned(_mountstats(), mount.point)
+            found += filter(None, [directory.judge_delegations(mount, before, after)])
+    return found
 
 
 def _mountstats() -> str:
@@ -217,27 +206,40 @@ def _server_clock(path: Path) -> list[HealthCheck]:
         if not had_tmp:
             storage.remove_directory("tmp")
     # A file system stamps with its clock's tick, up to 10 ms old.
-    return [judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
+    return [directory.judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
 
 
 def _user() -> list[HealthCheck]:
+    user = os.geteuid()
+    wrong = "this is the superuser, whom no file mode stops, and whom root_squash makes nobody"
+    way_out = "run it as the user that runs the node (tenure); in throw-away machines commands take --allow-root"
+    who = judged("user", f"user {user}", wrong, way_out, holds=user != 0)
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
-    return judge_user(os.geteuid(), int(masks[0], 8) if masks else 0o022)
+    told = re.search(r"^Umask:\s*([0-7]+)", status, re.MULTILINE)
+    umask = int(told[1], 8) if told else 0o022
+    if not umask & stat.S_IWGRP:
+        return [who, passed("umask", f"{umask:04o}")]
+    price = f"{umask:04o}: other users of the group could not write to new directories"
+    way_out = "umask 002 (UMask=0002 in a unit), unless all processes run as one user"
+    return [who, unsure("umask", price, way_out)]
 
 
 def _tmpfs() -> list[HealthCheck]:
-    mount = mount_of(SHARED_MEMORY)
-    return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
+    mount = directory.mount_of(SHARED_MEMORY)
+    kind = mount.kind if mount else "nothing"
+    said = f"{SHARED_MEMORY} is on {kind}"
+    wrong = f"{said}: a lease shard must forget everything when the machine stops"
+    way_out = "mount a tmpfs there, or set runtime in node.toml"
+    return [judged("tmpfs", said, wrong, way_out, holds=kind in directory.FORGETFUL)]
 
 
 def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
     clock = SystemClock()
     node = None if node_dir is None else str(node_dir)
-    directory = find_agent(str(path), node) if path else find_agent(None, None)
-    if directory is not None:
-        known = known_by_agent(directory, clock)
+    agent = find_agent(str(path), node) if path else find_agent(None, None)
+    if agent is not None:
+        known = known_by_agent(agent, clock)
     else:
         sources = machine_sources(clock, node_dir)
         known = known_without_agent(clock, sources, 0)
@@ -256,8 +258,9 @@ def _randomness() -> list[HealthCheck]:
     try:
         os.getrandom(16, os.GRND_NONBLOCK)
     except BlockingIOError:
-        return [judge_randomness(ready=False)]
-    return [judge_randomness(ready=True)]
+        way_out = "wait for it, or give the machine virtio-rng"
+        return [failed("randomness", "the kernel has not gathered any yet", way_out)]
+    return [passed("randomness", "the kernel's generator is ready")]
 
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
@@ -275,8 +278,8 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
         settings, others = cluster.settings, releases_of(cluster)
         found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
         found += _etcd(settings)
-        if (at := settings.listen) is not None:
-            found.append(judge_listening(str(at), _bind_problem(at.host, at.port)))
+        if settings.listen is not None:
+            found.append(_port(settings.listen))
         others.look()
         return found + others.checks()
 
@@ -284,16 +287,16 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
 def _etcd(settings: Settings) -> list[HealthCheck]:
     """Say which instances of the etcd that keeps the turns of this node's shards answer, and take writes."""
     access = settings.etcd
+    if access is None:
+        return []
     answers: dict[str, str | TenureError] = {}
-    for endpoint in access.endpoints if access is not None else ():
-        assert access is not None
+    for endpoint in access.endpoints:
         store = Etcd([endpoint], _ETCD_NS, ca=access.ca, cert=access.cert, key=access.key)
-        try:
-            answers[endpoint] = store.version()
-        except TenureError as problem:
-            answers[endpoint] = problem
-        finally:
-            store.close()
+        with contextlib.closing(store):
+            try:
+                answers[endpoint] = store.version()
+            except TenureError as problem:
+                answers[endpoint] = problem
     return [judge_etcd(endpoint, answer, alone=len(answers) == 1) for endpoint, answer in answers.items()]
 
 
@@ -316,23 +319,22 @@ def _stores(path: Path) -> list[HealthCheck]:
     return found
 
 
-def _bind_problem(host: str, port: int) -> str | None:
-    """Return why nobody could listen there; None where one can, or somebody answers already."""
-    here = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared
+def _port(at: Address) -> HealthCheck:
+    """Say whether one could listen there, or somebody answers already."""
+    here = "127.0.0.1" if at.host in ("0.0.0.0", "::") else at.host  # noqa: S104 - compared
+    found = passed("port", f"{at} is the node's, or free for it")
     with contextlib.suppress(OSError):
-        socket.create_connection((here, port), _CONNECT_S).close()
-        return None
+        socket.create_connection((here, at.port), _CONNECT_S).close()
+        return found
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, address = socket.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as door:
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             door.bind(address)
     except OSError as problem:
-        return problem.strerror or str(problem)
-    return None
-
-
-PROBE_PATIENCE_S: Final = 60.0
+        way_out = "change `listen` in node.toml, or stop who listens there"
+        return failed("port", f"{at}: {problem.strerror or problem}", way_out)
+    return found
 
 
 class FarHands:
@@ -345,9 +347,8 @@ class FarHands:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
         except OSError as problem:
-            raise Environment(
-                "peer-absent", f"cannot start {command[0]}: {problem.strerror}", hint="is ssh installed?"
-            ) from None
+            what = f"cannot start {command[0]}: {problem.strerror}"
+            raise Environment("peer-absent", what, hint="is ssh installed?") from None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._asks, self._answers = self._process.stdin, self._process.stdout
@@ -372,18 +373,15 @@ class FarHands:
                 raise Environment("peer-silent", what, hint="does the mount hang there?")
             answer = json.loads(self._answers.readline())
         if not isinstance(answer, dict) or not {"said", "problem"} & answer.keys():
-            raise Environment(
-                "peer-gone",
-                "the other client ended, or does not speak as tenure does",
-                hint="try it by hand: ssh HOST tenure probe PATH --serve x",
-            )
+            hint = "try it by hand: ssh HOST tenure probe PATH --serve x"
+            raise Environment("peer-gone", "the other client ended, or does not speak as tenure does", hint=hint)
         if "problem" in answer:
             raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
         said: bool | str = answer["said"]
         return said
 
 
-def serve(hands: TrialDirectory) -> int:
+def serve(hands: directory.TrialDirectory) -> int:
     for line in sys.stdin:
         try:
             answer: dict[str, Any] = {"said": hands.ask(*json.loads(line))}
@@ -413,11 +411,11 @@ def run_probe(options: Namespace) -> int:
     if not (options.peer or options.second or options.serve):
         raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
-        return serve(TrialDirectory(path, f"probe.{checked(options.serve)}"))
+        return serve(directory.TrialDirectory(path, f"probe.{directory.checked(options.serve)}"))
     token = os.urandom(6).hex()
     try:
         with (
-            TrialDirectory(path, f"probe.{token}") as here,
+            directory.TrialDirectory(path, f"probe.{token}") as here,
             contextlib.closing(FarHands(_other(options, token))) as there,
         ):
             chance = random.Random(os.urandom(8))  # noqa: S311 - jitter

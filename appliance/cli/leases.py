@@ -21,7 +21,6 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
-    print_json,
     say,
     with_verbs,
 )
@@ -36,6 +35,10 @@ from ..single_leases import NO_PROCESS, ByHand
 from .opening import cluster_command
 
 EXIT_NO: Final = 1
+NEW_SESSION: Final = "new"
+_SESSION_BYTES: Final = 16
+BEAT_NS: Final = 200 * MS
+"""How often it is looked: what begins and ends in between is not shown, and the ledger has it."""
 
 
 def _who(view: LeaseView) -> str:
@@ -54,7 +57,7 @@ def _line(view: LeaseView, now: Instant) -> str:
 def _list(cluster: Cluster, options: Namespace) -> int:
     """Show all leases. 69 unless every shard answered: those that did not are named, and what they have is missing."""
     now = cluster.time.now().midpoint
-    silent = []
+    lines, silent = [], []
     shards: list[dict[str, Any]] = []
     for shard in cluster.map.shards:
         try:
@@ -63,23 +66,13 @@ def _list(cluster: Cluster, options: Namespace) -> int:
             silent.append(str(shard))
             shards.append({"shard": shard, "node": cluster.map.owner_of(shard), "answers": False})
             note(f"tenure: {problem.message} [{problem.code}]")
-            continue
-        shards.append(
-            {
-                "shard": shard,
-                "node": numbers.node,
-                "answers": True,
-                "incarnation": numbers.incarnation.hex(),
-                **instant_fields("ceiling", numbers.ceiling_ns),
-                "leases": [lease_fields(view) for view in leases],
-            }
-        )
-        if not options.json:
-            for view in leases:
-                say(_line(view, now))
-    if options.json:
-        print_json("tenure.leases", {"shards": shards})
-    elif len(silent) < len(shards) and not any(each.get("leases") for each in shards):
+        else:
+            fields = {"shard": shard, "node": numbers.node, "answers": True, "incarnation": numbers.incarnation.hex()}
+            fields |= instant_fields("ceiling", numbers.ceiling_ns)
+            shards.append(fields | {"leases": [lease_fields(view) for view in leases]})
+            lines += [_line(view, now) for view in leases]
+    present(options, "tenure.leases", {"shards": shards}, *lines)
+    if not lines and not options.json and len(silent) < len(shards):
         note("tenure: nobody has a lease" + (" on the shards that answer" if silent else ""))
     if silent:
         note(f"tenure: {counted(len(silent), 'shard')} of {len(shards)} did not answer: {', '.join(silent)}")
@@ -90,29 +83,26 @@ def _show(cluster: Cluster, options: Namespace) -> int:
     shard = cluster.map.shards_of(options.domain)[0]
     _, views = cluster.routes.inspect(shard, options.domain)
     now = cluster.time.now()
-    fields = [lease_fields(each) for each in views]
-    lines = [_line(view, now.midpoint) for view in views] or [
-        f"{options.domain}: nobody has it (shard {shard_text(shard)})"
-    ]
-    present(options, "tenure.lease", {"shard": shard, "lease": next(iter(fields), None), "leases": fields}, *lines)
-    return EXIT_NO if all(now.surely_past(view.expiry_ns) for view in views) else 0
+    lines = [_line(view, now.midpoint) for view in views]
+    leases = [lease_fields(each) for each in views]
+    return present(
+        options,
+        "tenure.lease",
+        {"shard": shard, "lease": leases[0] if leases else None, "leases": leases},
+        *(lines or [f"{options.domain}: nobody has it (shard {shard_text(shard)})"]),
+        status=EXIT_NO if all(now.surely_past(view.expiry_ns) for view in views) else 0,
+    )
 
 
 def _hold(cluster: Cluster, options: Namespace) -> int:
-    span = parse_span(options.seconds)
+    span, timeout_s = parse_span(options.seconds), parse_span(options.wait) / SECOND
     with (
         cluster.session(options.purpose, session_leases=options.session) as session,
-        session.acquire(
-            *options.domains, mode=Mode(options.mode), timeout_s=parse_span(options.wait) / SECOND
-        ) as leases,
+        session.acquire(*options.domains, mode=Mode(options.mode), timeout_s=timeout_s) as leases,
     ):
         for lease in leases:
-            fields = {
-                "domain": lease.domain,
-                "mode": lease.mode,
-                "fence": str(lease.fence),
-                **instant_fields("expiry", lease.expiry_ns),
-            }
+            fields = {"domain": lease.domain, "mode": lease.mode, "fence": str(lease.fence)}
+            fields |= instant_fields("expiry", lease.expiry_ns)
             present(options, "tenure.held", fields, f"{lease.domain}: held, mode {lease.mode}, fence {lease.fence}")
         _wait(cluster, session, leases, span)
     return 0
@@ -121,20 +111,16 @@ def _hold(cluster: Cluster, options: Namespace) -> int:
 def _wait(cluster: Cluster, session: Session, leases: Leases, span: Span) -> None:
     """Wait as long as the leases are held. Raises LeaseLost as soon as they are not."""
     until = cluster.time.boot_ns() + span
-    known: dict[str, str] = {}
+    known = dict.fromkeys((lease.domain for lease in leases), "held")
     while (left := until - cluster.time.boot_ns()) > 0:
         session.check_held(leases)
         for lease in leases:
             now = lease.outlook()
-            if known.get(lease.domain, "held") != now.state:
+            if known[lease.domain] != now.state:
                 why = "" if now.reason is None else f" ({now.reason})"
                 note(f"tenure: {lease.domain}: {now.state}{why}, good for {span_text(now.good_ns)}")
             known[lease.domain] = now.state
         cluster.time.sleep(min(left, 100 * MS))
-
-
-BEAT_NS: Final = 200 * MS
-"""How often it is looked: what begins and ends in between is not shown, and the ledger has it."""
 
 
 def run_watch(cluster: Cluster, options: Namespace) -> int:
@@ -190,10 +176,6 @@ def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator
             yield "waiting", view
 
 
-NEW_SESSION: Final = "new"
-_SESSION_BYTES: Final = 16
-
-
 def _term(cluster: Cluster, options: Namespace) -> Span:
     return parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
 
@@ -217,9 +199,8 @@ def _the_one(hand: ByHand, options: Namespace) -> LeaseView | None:
         return next((each for each in views if each.correlation_id.hex() == options.lease), None)
     if len(views) > 1:
         names = ", ".join(each.correlation_id.hex() for each in views)
-        raise BadRequest(
-            "several-leases", f"there are {len(views)} leases on {options.domain!r}: {names}", hint="name one: --lease"
-        )
+        hint = "name one: --lease"
+        raise BadRequest("several-leases", f"there are {len(views)} leases on {options.domain!r}: {names}", hint=hint)
     return views[0] if views else None
 
 
@@ -243,11 +224,9 @@ def _session(hand: ByHand, options: Namespace, term: Span) -> tuple[bytes, Holde
         session_id = b""
     views = hand.under(options.domain, session_id) if len(session_id) == _SESSION_BYTES else []
     if not views or views[0].holder.process != NO_PROCESS:
-        raise BadRequest(
-            "no-session",
-            f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand",
-            hint=f"--session {NEW_SESSION} begins one: each shard has its own; shards ls, and lease ls say what is out",
-        )
+        what = f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand"
+        hint = f"--session {NEW_SESSION} begins one: each shard has its own; shards ls, and lease ls say what is out"
+        raise BadRequest("no-session", what, hint=hint)
     return session_id, views[0].holder
 
 
@@ -281,20 +260,17 @@ def _relinquish(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     if view is None:
         return _over(options)
     if options.whole_session and view.session_id is None:
-        raise BadRequest(
-            "no-session",
-            f"the lease on {view.domain!r} is under no session lease",
-            hint="leave out --whole-session: it is given back alone",
-        )
+        hint = "leave out --whole-session: it is given back alone"
+        raise BadRequest("no-session", f"the lease on {view.domain!r} is under no session lease", hint=hint)
     outcome = hand.relinquish(view, whole_session=options.whole_session)
     if now.surely_past(view.expiry_ns):
         return _over(options, view)  # given back all the same: who comes next need not wait for it
     if outcome is LeaseOutcome.UNKNOWN:
         return _over(options)
     fields = {"domain": options.domain, "outcome": outcome}
-    present(options, "tenure.lease-ended", fields, f"{options.domain}: {outcome}")
-    given_back = (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN, LeaseOutcome.DROPPED)
-    return 0 if outcome in given_back else EXIT_NO
+    given_back = outcome in (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN, LeaseOutcome.DROPPED)
+    said = f"{options.domain}: {outcome}"
+    return present(options, "tenure.lease-ended", fields, said, status=0 if given_back else EXIT_NO)
 
 
 def _revoke(_cluster: Cluster, hand: ByHand, options: Namespace) -> int:
@@ -316,8 +292,8 @@ def _revoke(_cluster: Cluster, hand: ByHand, options: Namespace) -> int:
             f"{view.domain}: revoked. What {_who(view)} writes with timestamps up to",
             f"{rfc3339(view.expiry_ns)} still counts; the next holder waits for that before it reads or writes.",
         ]
-    present(options, "tenure.lease-ended", fields, *lines)
-    return 0 if outcome in (LeaseOutcome.REVOKED, LeaseOutcome.WITHDRAWN) else EXIT_NO
+    ended = outcome in (LeaseOutcome.REVOKED, LeaseOutcome.WITHDRAWN)
+    return present(options, "tenure.lease-ended", fields, *lines, status=0 if ended else EXIT_NO)
 
 
 def _confirmed(view: LeaseView, options: Namespace) -> str:
@@ -325,11 +301,8 @@ def _confirmed(view: LeaseView, options: Namespace) -> str:
     name, reason = options.yes, options.reason
     if name is None or reason is None:
         if not sys.stdin.isatty():
-            raise BadRequest(
-                "not-confirmed",
-                f"the lease on {view.domain!r} is that of {_who(view)}; nobody is here to confirm its end",
-                hint="--yes DOMAIN --reason TEXT",
-            )
+            what = f"the lease on {view.domain!r} is that of {_who(view)}; nobody is here to confirm its end"
+            raise BadRequest("not-confirmed", what, hint="--yes DOMAIN --reason TEXT")
         until = rfc3339(view.expiry_ns)
         note(f"{view.domain}: {view.mode} {view.phase} of {_who(view)} ({view.holder.purpose}), until {until} as yet")
         name = _typed("its name, to revoke it: ") if name is None else name
@@ -349,8 +322,8 @@ def _over(options: Namespace, view: LeaseView | None = None) -> int:
     """Say that there is no such lease, or when the one there was expired; return the exit code."""
     outcome = LeaseOutcome.UNKNOWN if view is None else LeaseOutcome.EXPIRED
     why = "there is no such lease (any more)" if view is None else f"expired at {rfc3339(view.expiry_ns)}"
-    present(options, "tenure.lease-ended", {"domain": options.domain, "outcome": outcome}, f"{options.domain}: {why}")
-    return EXIT_NO
+    fields = {"domain": options.domain, "outcome": outcome}
+    return present(options, "tenure.lease-ended", fields, f"{options.domain}: {why}", status=EXIT_NO)
 
 
 def _shown(witness: Witness, granted_ns: Span, options: Namespace) -> int:
@@ -380,7 +353,6 @@ def _mode(help_text: str) -> Argument:
 
 
 def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
-
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, ByHand(cluster, random.Random(os.urandom(32))), options)  # noqa: S311 - names, seeded so
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +23,12 @@ from timeagent.console import (
     argument,
     command,
     counted,
+    epilog,
     instant_fields,
     note,
     present,
     print_json,
+    together,
     with_verbs,
 )
 from timeagent.errors import BadRequest, Environment, TenureError
@@ -37,7 +39,7 @@ from ..bag.message import START, Message, MessageBatch, Position, before, cursor
 from ..bag.metronome import Metronome
 from ..bag.reader import Follower, Level, Wait
 from ..bag.writing import Committed, Outcome, Unknown
-from ..doctor.machine import is_local
+from ..doctor.directory import is_local
 from ..formats.birth import BagKind
 from ..formats.framing import check_payloads
 from ..formats.names import check_log
@@ -49,6 +51,10 @@ BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
 _CLOSED_WITHIN_NS: Final[Span] = 10 * SECOND
 """So long after a bag is due a daemon has closed it, if one runs."""
+KEPT: Final = 8
+"""So many checkpoints of a fold ``prune`` leaves by default."""
+FOLDS: Final = {"balances": "appliance.demo.bank:BALANCES"}
+"""Folds that come with tenure, by the name of their view."""
 EXIT_NO: Final = 1
 EXIT_UNKNOWN: Final = 4
 
@@ -73,11 +79,8 @@ def run_publish(options: Namespace) -> int:
     try:
         stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")  # noqa: SIM115 - below
     except OSError as problem:
-        raise BadRequest(
-            "no-such-file",
-            f"cannot read {options.file}: {problem.strerror}",
-            hint="name a file, or - for standard input",
-        ) from None
+        hint = "name a file, or - for standard input"
+        raise BadRequest("no-such-file", f"cannot read {options.file}: {problem.strerror}", hint=hint) from None
     with stream, open_cluster(options) as cluster, cluster.session(options.purpose) as session:
         return _publish(cluster, session, stream, options)
 
@@ -85,9 +88,12 @@ def run_publish(options: Namespace) -> int:
 def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Namespace) -> int:
     done = 0
     outcome: Outcome | None = None
-    progress = Progress("published", _lines(stream))
+    timeout_s = parse_span(options.wait) / SECOND
     try:
-        with session.acquire(*options.lease, timeout_s=parse_span(options.wait) / SECOND, record_only=True) as leases:
+        with (
+            Progress("published", _lines(stream)) as progress,
+            session.acquire(*options.lease, timeout_s=timeout_s, record_only=True) as leases,
+        ):
             for batch in _batches(stream):
                 if (options.kind or options.store) and not done:
                     check_payloads(batch)  # what nobody can publish makes no log
@@ -101,19 +107,17 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Name
         if done:
             note(f"tenure: {counted(done, 'message')} committed to {options.log} before")
         raise
-    finally:
-        progress.done()
-    failed = None if outcome is None or isinstance(outcome, Committed) else outcome
-    if options.json:
-        name, reason = ("Committed", None) if failed is None else (type(failed).__name__, failed.reason)
-        print_json("tenure.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
-    else:
+    name, reason, status = "Committed", None, 0
+    if outcome is not None and not isinstance(outcome, Committed):
+        name, reason = type(outcome).__name__, outcome.reason
+        status = EXIT_UNKNOWN if isinstance(outcome, Unknown) else EXIT_NO
+    present(options, "tenure.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
+    if not options.json:
         note(f"tenure: {counted(done, 'message')} committed to {options.log}")
-    if failed is None:
-        return 0
-    unknown = isinstance(failed, Unknown)
-    note(f"tenure: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {failed.reason}")
-    return EXIT_UNKNOWN if unknown else EXIT_NO
+    if status:
+        how = "of unknown outcome" if status == EXIT_UNKNOWN else "not committed"
+        note(f"tenure: the next batch is {how}: {reason}")
+    return status
 
 
 def _lines(stream: BinaryIO) -> int | None:
@@ -130,37 +134,31 @@ class _Output:
     """Messages on standard output, a batch in one write."""
 
     def __init__(self, options: Namespace) -> None:
-        self._out = sys.stdout.buffer
-        self._json = options.json
-        self._end = b"\0" if options.print0 else b"\n"
+        self._options = options
         self.messages = 0
         # A terminal shows the messages themselves.
         self._progress = None if sys.stdout.isatty() else Progress("read")
-        self._log = options.log
 
     def write(self, batch: MessageBatch) -> None:
-        if self._json:
+        if self._options.json:
             data = b"".join([self._line(message, settled=batch.settled) for message in batch])
         else:
-            data = self._end.join([*batch.payloads(), b""])
+            data = (b"\0" if self._options.print0 else b"\n").join([*batch.payloads(), b""])
         rest = memoryview(data)
         while rest:
             # Under python -u there is no buffer, and a signal may cut a write short.
-            rest = rest[self._out.write(rest) :]
+            rest = rest[sys.stdout.buffer.write(rest) :]
         self.messages += len(batch)
         if self._progress is not None:
             self._progress.show(self.messages)
 
     def _line(self, message: Message, *, settled: bool) -> bytes:
-        cursor = cursor_text(self._log, message.position) if settled else None
+        cursor = cursor_text(self._options.log, message.position) if settled else None
         head = {"schema": "tenure.message", "version": 1}
         return msgspec.json.encode(head | message_fields(message) | {"cursor": cursor}) + b"\n"
 
-    def flush(self) -> None:
-        self._out.flush()
-
     def close(self) -> None:
-        self.flush()
+        sys.stdout.flush()
         if self._progress is not None:
             self._progress.done()
 
@@ -191,18 +189,13 @@ def _position(text: str | None, log: str) -> Position:
 
 
 def _conclude(
-    options: Namespace,
-    schema: str,
-    fields: Mapping[str, object],
-    rejected: Mapping[str, int],
-    gone: Sequence[RackGone],
+    options: Namespace, schema: str, fields: Mapping[str, object], rejected: Mapping[str, int], gone: Sequence[RackGone]
 ) -> None:
     """Say on standard error what was rejected or is gone; with --json everything about the reading, as one object."""
     if options.json:
+        missing = [instant_fields("start", each.start_ns) | instant_fields("end", each.end_ns) for each in gone]
         every = {"schema": schema, "version": 1, "log": options.log, **fields}
-        every["rejected"] = dict(sorted(rejected.items()))
-        every["gone"] = [instant_fields("start", each.start_ns) | instant_fields("end", each.end_ns) for each in gone]
-        note(msgspec.json.encode(every).decode())
+        note(msgspec.json.encode(every | {"rejected": dict(sorted(rejected.items())), "gone": missing}).decode())
         return
     for each in gone:
         note(f"tenure: retention has deleted what was there from {rfc3339(each.start_ns)} to {rfc3339(each.end_ns)}")
@@ -274,7 +267,7 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
                 output.write(batch)
                 # Before anybody can see what was written: an interruption from here on repeats nothing.
                 cursor = follower.cursor
-                output.flush()
+                sys.stdout.flush()
         except KeyboardInterrupt:
             pass
         finally:
@@ -319,30 +312,19 @@ def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
 
 # -- views -------------------------------------------------------------------------------------------------------------
 
-KEPT: Final = 8
-"""So many checkpoints of a fold ``prune`` leaves by default."""
-FOLDS: Final = {"balances": "appliance.demo.bank:BALANCES"}
-"""Folds that come with tenure, by the name of their view."""
-
 
 def named_fold(view: str, spec: str | None) -> Fold[Any]:
     """Return the fold of a view: one that comes with tenure, or the one that ``spec`` names. Raises BadRequest."""
     spec = spec or FOLDS.get(view)
     if spec is None:
-        raise BadRequest(
-            "no-such-view",
-            f"no fold is known for the view {view!r}",
-            hint=f"name it: --fold MODULE:NAME; known: {', '.join(FOLDS)}",
-        )
+        hint = f"name it: --fold MODULE:NAME; known: {', '.join(FOLDS)}"
+        raise BadRequest("no-such-view", f"no fold is known for the view {view!r}", hint=hint)
     module, _, name = spec.partition(":")
     try:
         fold = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as problem:
-        raise BadRequest(
-            "bad-fold",
-            f"{spec!r} cannot be imported: {problem}",
-            hint="write MODULE:NAME, with the module on PYTHONPATH",
-        ) from None
+        hint = "write MODULE:NAME, with the module on PYTHONPATH"
+        raise BadRequest("bad-fold", f"{spec!r} cannot be imported: {problem}", hint=hint) from None
     if not isinstance(fold, Fold) or fold.view != view:
         kind = f"the fold of the view {fold.view}" if isinstance(fold, Fold) else f"a {type(fold).__name__}"
         raise BadRequest("bad-fold", f"{spec!r} is {kind}, not a fold of {view}", hint="name the view as its fold does")
@@ -374,13 +356,8 @@ def _view_names(cluster: Cluster, directory: str) -> list[str]:
 
 
 def _view_fields(view: View[Any], checkpoint: Checkpoint) -> dict[str, object]:
-    return {
-        "view": checkpoint.view,
-        "path": view.path,
-        "messages": checkpoint.messages,
-        "state_bytes": len(checkpoint.state),
-        **instant_fields("horizon", checkpoint.horizon_ns),
-    }
+    counts = {"messages": checkpoint.messages, "state_bytes": len(checkpoint.state)}
+    return {"view": checkpoint.view, "path": view.path, **counts, **instant_fields("horizon", checkpoint.horizon_ns)}
 
 
 def _show_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
@@ -406,9 +383,8 @@ def _advance_view(cluster: Cluster, view: View[Any], options: Namespace) -> int:
         target = cluster.time.now().latest
         for log in view.logs:
             cluster.settle(log, target)
-    progress = Progress("folded")
-    checkpoint = view.advance(progress.show)
-    progress.done()
+    with Progress("folded") as progress:
+        checkpoint = view.advance(progress.show)
     words = f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}"
     return present(options, "tenure.view-advance", _view_fields(view, checkpoint), words)
 
@@ -420,7 +396,6 @@ def _prune_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
 
 
 def _on_view(help_text: str, work: Callable[[Cluster, View[Any], Namespace], int], *own: Argument) -> Command:
-
     def run(cluster: Cluster, options: Namespace) -> int:
         return work(cluster, View(cluster.context, cluster.logs, named_fold(options.view, options.fold)), options)
 
@@ -454,11 +429,7 @@ standard error. Reading goes on exactly after it, whatever was written meanwhile
 """
 
 
-def _form(parser: ArgumentParser) -> None:
-    parser.formatter_class = RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
-    parser.add_argument("--print0", action="store_true", help="a NUL after each payload instead of a newline")
-
+_FORM: Final = together(argument("--print0", "a NUL after each payload instead of a newline"), epilog(_EPILOG))
 
 COMMANDS: Final = {
     "publish": command(
@@ -492,7 +463,7 @@ COMMANDS: Final = {
         argument("--until T", "only timestamps up to this instant"),
         argument("--limit N", "at most so many messages", type=int),
         argument("--settle", "first wait until everything up to now is final"),
-        _form,
+        _FORM,
         add_cluster_options,
     ),
     "tail": cluster_command(
@@ -508,7 +479,7 @@ COMMANDS: Final = {
         ),
         argument("--poll SPAN", "how often to look (default 500ms)", default="500ms"),
         argument("--settle", "close what is due oneself: nothing becomes final where no daemon runs that would"),
-        _form,
+        _FORM,
     ),
     "view": with_verbs("Materialised views: what settled messages add up to.", _VIEW_VERBS),
 }

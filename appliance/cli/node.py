@@ -101,11 +101,8 @@ def run_upgrade(options: Namespace) -> int:
     if status or options.no_systemd:
         return status
     if not isinstance(root, Path) or not service.is_there() or options.node_dir is not None:
-        raise TryAgain(
-            "no-units",
-            "no units of tenure run the daemon of this machine",
-            hint="end `tenure node run` with SIGTERM, and start it again from the other release",
-        )
+        hint = "end `tenure node run` with SIGTERM, and start it again from the other release"
+        raise TryAgain("no-units", "no units of tenure run the daemon of this machine", hint=hint)
     note(f"tenure: {service.units(root)[1]} restarts; leases stay, and go on with the release that starts")
     if options.package:
         _install(Path(options.package))
@@ -141,11 +138,8 @@ def _look(options: Namespace, coming: Release) -> int:
     root = root_path(options.root)
     here = format_of(storage_at(root).read(MARKER) or b"")
     if here is not None and here != coming.root_format:
-        raise BadConfiguration(
-            "root-format",
-            f"{root} is of format {here}; release {coming.release} reads format {coming.root_format}",
-            hint="nothing was changed: take a release that reads it",
-        )
+        what = f"{root} is of format {here}; release {coming.release} reads format {coming.root_format}"
+        raise BadConfiguration("root-format", what, hint="nothing was changed: take a release that reads it")
     with open_cluster(options) as cluster:
         known = releases_of(cluster, coming.release).look()
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
@@ -167,11 +161,9 @@ def _install(package: Path) -> None:
         check=False,
     )
     if done.returncode:
-        raise Environment(
-            "not-installed",
-            f"dpkg --install {package}: {(done.stderr or done.stdout).strip()}",
-            hint="repair that, then call this again: `tenure status` says what runs until then",
-        )
+        what = f"dpkg --install {package}: {(done.stderr or done.stdout).strip()}"
+        hint = "repair that, then call this again: `tenure status` says what runs until then"
+        raise Environment("not-installed", what, hint=hint)
 
 
 def _told(options: Namespace) -> int:

@@ -104,11 +104,9 @@ def _systemctl(*words: str, check: bool = True) -> None:
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Environment("systemd", f"systemctl {words[0]}: {problem}", hint="--no-systemd") from None
     if check and done.returncode:
-        raise Environment(
-            "systemd",
-            f"systemctl {' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}",
-            hint="systemctl status and journalctl -u say why; as the superuser? --no-systemd leaves the units alone",
-        )
+        what = f"systemctl {' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}"
+        hint = "systemctl status and journalctl -u say why; as the superuser? --no-systemd leaves the units alone"
+        raise Environment("systemd", what, hint=hint)
 
 
 def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:

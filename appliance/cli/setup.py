@@ -21,23 +21,7 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUna
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
-from ..admin.membership import (
-    NOWHERE,
-    Listen,
-    ask,
-    enroll,
-    finish,
-    given_away,
-    has_left,
-    heirs,
-    load_root_key,
-    prepared,
-    read_marker,
-    refuse_not_empty,
-    revoke,
-    set_up,
-    shards_of,
-)
+from ..admin import membership
 from ..admin.moving import moved
 from ..admin.trust import check_known
 from ..bag.ports import Storage
@@ -48,6 +32,7 @@ from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import shard_text
 from ..node.own_keys import check_own_keys
+from ..node.records import Registers
 from ..node.runtime import daemon_lock, runtime_of
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
 from . import service
@@ -56,13 +41,15 @@ from .shards import carry_out, check_answer
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
+_LOOK_FOR_HEIRS_NS: Final = 500 * MS
+NOT_WHOLLY: Final = 1
 
 
 def _node_name(options: Namespace) -> str:
     return options.node or socket.gethostname().split(".")[0].lower()
 
 
-def _listen(options: Namespace) -> Listen:
+def _listen(options: Namespace) -> membership.Listen:
     """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach.
 
     Binds a port of the address for a moment: an address that this machine does not have would stop its daemon.
@@ -70,25 +57,20 @@ def _listen(options: Namespace) -> Listen:
     if options.listen is None:
         if options.address is not None:
             raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
-        return NOWHERE
+        return membership.NOWHERE
     at = parse_address(options.listen)
     reached_at = parse_address(options.address) if options.address else at
     if reached_at.host in ("0.0.0.0", "::"):  # noqa: S104 - refused, not bound
-        raise BadRequest(
-            "no-address",
-            f"other nodes cannot reach {reached_at}: it means every address of this machine",
-            hint="say where they reach it: --address HOST",
-        )
+        what = f"other nodes cannot reach {reached_at}: it means every address of this machine"
+        raise BadRequest("no-address", what, hint="say where they reach it: --address HOST")
     family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
     try:
         socket.create_server((at.host, 0), family=family).close()
     except OSError as problem:
-        raise BadRequest(
-            "no-address",
-            f"this machine cannot listen at {at.host}: {problem.strerror or problem}",
-            hint="name an address that `ip address` shows, or 0.0.0.0 with --address HOST",
-        ) from None
-    return Listen(at, reached_at)
+        what = f"this machine cannot listen at {at.host}: {problem.strerror or problem}"
+        hint = "name an address that `ip address` shows, or 0.0.0.0 with --address HOST"
+        raise BadRequest("no-address", what, hint=hint) from None
+    return membership.Listen(at, reached_at)
 
 
 type Mounted = Callable[[Namespace, Storage, Root, Settings | None], int]
@@ -121,7 +103,7 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
     """
     if not storage.look(".", [MARKER]):
         return None
-    marker = read_marker(storage, root)
+    marker = membership.read_marker(storage, root)
     named = _node_dir(options)
     places = [named] if named else node_directories(marker.cluster_id)
     place = next((each for each in places if is_there(each / FILE)), None)
@@ -131,11 +113,8 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
     if settings.root_key != marker.root_key:
         return None
     if options.node is not None and options.node != settings.node:
-        raise Environment(
-            "key-exists",
-            f"this machine is node {settings.node} of the cluster at {root} already ({place})",
-            hint=f"say --node {settings.node}, or name another --node-dir",
-        )
+        what = f"this machine is node {settings.node} of the cluster at {root} already ({place})"
+        raise Environment("key-exists", what, hint=f"say --node {settings.node}, or name another --node-dir")
     check_own_keys(registers_at(storage, root), settings)
     return settings
 
@@ -149,7 +128,7 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
             f"{there.node}. Nothing was changed: a cluster keeps its policy.",
         ]
         return _founded(options, there, policy, key_file, said, already=True)
-    refuse_not_empty(storage, root)
+    membership.refuse_not_empty(storage, root)
     if not isinstance(root, Path):
         refuse_unfit(root, os.urandom(6).hex())
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
@@ -159,15 +138,17 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
     # Asked before anything is written: a cluster whose founder has no time could not be used.
     time = EmbeddedTime(machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max)
     now = time.now().midpoint
-    settings = set_up(storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file)
-    cluster = policy.cluster_id.hex()[:12]
-    said = [f"{root} is now the root of cluster {cluster}; this machine is its node {settings.node}."]
+    settings = membership.set_up(
+        storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file
+    )
+    said = [
+        f"{root} is now the root of cluster {policy.cluster_id.hex()[:12]}; this machine is its node {settings.node}."
+    ]
     _founded(options, settings, policy, key_file, said, already=False)
     if policy.assumed_radius_ns and not options.json:
-        note(
-            f"tenure: where no time source has a bound, clocks are assumed to be good to "
-            f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
-        )
+        good_to = span_text(policy.assumed_radius_ns)
+        assumed = f"where no time source has a bound, clocks are assumed to be good to {good_to}"
+        note(f"tenure: {assumed}; times made so are labelled")
     return 0
 
 
@@ -195,14 +176,16 @@ def _founded(
 def _join(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
     if there is not None:
         return _joined(options, there, already=True)
+    marker, registers = membership.read_marker(storage, root), registers_at(storage, root)
+    node, listen = _node_name(options), _listen(options)
+    place = _node_dir(options) or new_directory(marker.cluster_id)
     if options.root_key is None:
-        return _ask_and_wait(options, storage, root)
-    now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
-    marker = read_marker(storage, root)
-    key, place = load_root_key(key_file, marker.root_key, root), _node_dir(options) or new_directory(marker.cluster_id)
-    settings = enroll(registers_at(storage, root), root, key, _node_name(options), now, place, _listen(options))
-    code = _joined(options, settings)
-    note(f"tenure: it has no shard yet; once it runs: tenure shards share {settings.node} --root-key {key_file}")
+        request = membership.prepared(place, node, listen.reached_at)
+        settings = Settings(place, node, root, marker.root_key, listen=listen.at)
+        return _ask_and_wait(options, storage, registers, settings, request)
+    key, now = membership.load_root_key(Path(options.root_key), marker.root_key, root), SystemClock().realtime_ns()
+    code = _joined(options, membership.enroll(registers, root, key, node, now, place, listen))
+    note(f"tenure: it has no shard yet; once it runs: tenure shards share {node} --root-key {options.root_key}")
     return code
 
 
@@ -217,25 +200,22 @@ def _joined(options: Namespace, settings: Settings, *, already: bool = False) ->
     )
 
 
-def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
+def _ask_and_wait(
+    options: Namespace, storage: Storage, registers: Registers, settings: Settings, request: membership.Request
+) -> int:
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
-    marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
-    wait = parse_span(options.wait)
-    place = _node_dir(options) or new_directory(marker.cluster_id)
-    request = prepared(place, node, listen.reached_at)
-    settings = Settings(place, node, root, marker.root_key, listen=listen.at)
-    registers = registers_at(storage, root)
-    if finish(registers, settings, request):
+    wait, node, asked = parse_span(options.wait), settings.node, request.fingerprint
+    if membership.finish(registers, settings, request):
         return _joined(options, settings)
-    ask(storage, request)
-    note(f"tenure: the cluster's root key is {fingerprint(marker.root_key)}: compare it with what init said")
+    membership.ask(storage, request)
+    note(f"tenure: the cluster's root key is {fingerprint(settings.root_key)}: compare it with what init said")
     note(f"tenure: {node} asks to join. Where the root key is, compare the fingerprint and call:")
-    note(f"  tenure trust approve {node} --fingerprint {request.fingerprint} --root-key FILE --root {root}")
+    note(f"  tenure trust approve {node} --fingerprint {asked} --root-key FILE --root {settings.root}")
     clock = SystemClock()
     began = clock.boot_ns()
     while clock.boot_ns() - began < wait:
         clock.sleep(min(wait, _LOOK_NS))
-        if finish(registers, settings, request):
+        if membership.finish(registers, settings, request):
             return _joined(options, settings)
     raise TryAgain("not-approved", f"nobody has let {node} in within {span_text(wait)}", hint="call it again")
 
@@ -257,10 +237,6 @@ def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
         add_cluster_options,
         *own,
     )
-
-
-_LOOK_FOR_HEIRS_NS: Final = 500 * MS
-NOT_WHOLLY: Final = 1
 
 
 def run_leave(options: Namespace) -> int:
@@ -300,7 +276,7 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
     key, newest = root_key(cluster, options), cluster.registers.newest_map()
     if newest.before is not None:  # a move that was cut off, perhaps this one
         carry_out(cluster, key, lambda _: newest.layout)
-    given = given_away(cluster.registers, node, options.to)
+    given = membership.given_away(cluster.registers, node, options.to)
     if given:
         way_out = "start tenure-node there, or name nodes that answer: --to NODE"
         check_answer(cluster, lambda before: moved(before, given), way_out)
@@ -317,11 +293,8 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
             if runs != node:
                 waiting.discard(shard)
         if waiting and cluster.time.boot_ns() >= until:
-            raise TryAgain(
-                "not-handed-over",
-                f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys",
-                hint="tenure shards ls says who should; call it again",
-            )
+            what = f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys"
+            raise TryAgain("not-handed-over", what, hint="tenure shards ls says who should; call it again")
         if waiting:
             cluster.time.sleep(_LOOK_FOR_HEIRS_NS)
     return 0
@@ -331,40 +304,37 @@ def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
     """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
     runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
     if runtime.is_dir() and daemon_lock(runtime).is_held():
-        raise TryAgain(
-            "daemon-runs",
-            f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
-            hint="end it with SIGINT (Ctrl-C), then call this again",
-        )
+        what = f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys"
+        raise TryAgain("daemon-runs", what, hint="end it with SIGINT (Ctrl-C), then call this again")
     return 0
 
 
 def _finish(cluster: Cluster, options: Namespace) -> int:
     """Revoke the keys, and say what was not done."""
     node = options.node or cluster.settings.node
-    if options.root_key is not None and not has_left(cluster.registers, node):
+    if options.root_key is not None and not membership.has_left(cluster.registers, node):
         key = root_key(cluster, options)
-        number = revoke(cluster.registers, key, node, cluster.time.now().midpoint)
+        number = membership.revoke(cluster.registers, key, node, cluster.time.now().midpoint)
         note(f"tenure: trust record {number}: no key of {node} counts from now on")
-    left = has_left(cluster.registers, node)
-    shards = shards_of(cluster.registers, node)
+    left = membership.has_left(cluster.registers, node)
+    shards = membership.shards_of(cluster.registers, node)
     remains = _remains(cluster, node, shards, left=left, own=options.node is None)
-    present(
+    return present(
         options,
         "tenure.leave",
         {"node": node, "left": left, "shards": shards, "remains": remains},
         f"{node} has left the cluster at {cluster.root}." if left else f"{node} has not left yet.",
         "What is not done:" if remains else "",
         *(f"  {line}" for line in remains),
+        status=0 if left else NOT_WHOLLY,
     )
-    return 0 if left else NOT_WHOLLY
 
 
 def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own: bool) -> list[str]:
     """Return what it leaves to people, in words; commands where there is one."""
     found = []
     if not left:
-        heir = next(iter(heirs(cluster.registers, node)), "NODE")
+        heir = next(iter(membership.heirs(cluster.registers, node)), "NODE")
         found += [f"where the root key is: tenure shards move {each} {heir} --root-key FILE" for each in shards]
         found.append(f"where the root key is: tenure leave {cluster.root} --node {node} --root-key FILE")
     if own:

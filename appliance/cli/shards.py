@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from appliance.cluster import Cluster
 from appliance.lease.wire import ShardNumbers, shard_fields
-from timeagent.console import argument, counted, instant_fields, note, present, print_json, say, with_verbs
+from timeagent.console import argument, counted, instant_fields, note, present, with_verbs
 from timeagent.errors import BadRequest, ShardUnavailable
 from timeagent.keys import Signer
 from timeagent.units import MS, Instant, Span, parse_span, span_text
@@ -27,39 +27,28 @@ def _list(cluster: Cluster, options: Namespace) -> int:
     """Ask every shard how it stands; none is started for that. 69 if none answers."""
     now = cluster.time.now().midpoint
     shown: list[dict[str, Any]] = []
+    lines: list[str] = []
     releases: dict[str, str] = {}
     for shard in cluster.map.shards:
-        owner = cluster.map.owner_of(shard) or ""
-        place = chain_of(shard)[1]
-        fields: dict[str, Any] = {"shard": shard, "place": place, "owner": owner, "where": cluster.routes.where(shard)}
-        line = f"shard {shard_text(shard)}  {owner}  {fields['where']}  "
+        owner, where = cluster.map.owner_of(shard) or "", cluster.routes.where(shard)
+        fields: dict[str, Any] = {"shard": shard, "place": chain_of(shard)[1], "owner": owner, "where": where}
         try:
             numbers = cluster.routes.numbers(shard)
         except ShardUnavailable as problem:
             fields |= {"node": owner, "answers": False, "code": problem.code, "reason": problem.message}
             said = "" if problem.code == "no-answer" else "no answer: "  # else the message says so
-            line += f"{said}{problem.message} [{problem.code}]"
+            stands = f"{said}{problem.message} [{problem.code}]"
         else:
             fields |= {"answers": True} | shard_fields(numbers)
             releases[numbers.node] = numbers.release
-            line += _stand(numbers, owner, now)
+            stands = _stand(numbers, owner, now)
         shown.append(fields)
-        if not options.json:
-            say(line)
+        lines.append(f"shard {shard_text(shard)}  {owner}  {where}  {stands}")
     is_skewed = note_skew(releases)
-    if options.json:
-        print_json(
-            "tenure.shards",
-            {
-                "map": cluster.map.number,
-                **instant_fields("now", now),
-                "seen_from": cluster.settings.node,
-                "releases": releases,
-                "version_skew": is_skewed,
-                "shards": shown,
-            },
-        )
-    return 0 if any(fields["answers"] for fields in shown) else ShardUnavailable.exit_status
+    fields = {"map": cluster.map.number, **instant_fields("now", now), "seen_from": cluster.settings.node}
+    fields |= {"releases": releases, "version_skew": is_skewed, "shards": shown}
+    answered = any(each["answers"] for each in shown)
+    return present(options, "tenure.shards", fields, *lines, status=0 if answered else ShardUnavailable.exit_status)
 
 
 def _stand(numbers: ShardNumbers, owner: str, now: Instant) -> str:
@@ -75,16 +64,12 @@ def _move(cluster: Cluster, options: Namespace) -> int:
     newest, place, node = cluster.registers.newest_map(), options.shard, options.node
     layout = newest.layout if newest.before is None else newest.before
     if not 0 <= place < len(layout.owners):
-        raise BadRequest(
-            "no-such-shard",
-            f"map {newest.number} has the shards 0 to {len(layout.owners) - 1}, not {place}",
-            hint="tenure shards ls",
-        )
+        what = f"map {newest.number} has the shards 0 to {len(layout.owners) - 1}, not {place}"
+        raise BadRequest("no-such-shard", what, hint="tenure shards ls")
     check_nodes(cluster.registers, [node])
     if newest.before is None and newest.owners[place] == node and _runner(cluster, newest, place) in (None, node):
-        raise BadRequest(
-            "moved-already", f"shard {place} belongs to {node} by map {newest.number}, and runs there", hint="shards ls"
-        )
+        what = f"shard {place} belongs to {node} by map {newest.number}, and runs there"
+        raise BadRequest("moved-already", what, hint="shards ls")
     return _carried_out(cluster, options, lambda before: moved(before, {place: node}))
 
 
@@ -103,11 +88,8 @@ def _reshard(cluster: Cluster, options: Namespace) -> int:
     nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(owners))
     check_nodes(cluster.registers, nodes)
     if newest.before is None and options.count == len(newest.owners):
-        raise BadRequest(
-            "resharded-already",
-            f"map {newest.number} has {options.count} shards already",
-            hint="tenure shards move gives one to another node",
-        )
+        hint = "tenure shards move gives one to another node"
+        raise BadRequest("resharded-already", f"map {newest.number} has {options.count} shards already", hint=hint)
     keys = cluster.registers.newest_trust().keys
     spared = sorted({entry.node for entry in keys if entry.revoked_from_ns is None} - set(nodes))
     if spared:

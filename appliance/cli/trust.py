@@ -11,34 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import Cluster
+from timeagent import keys
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, NotTrusted
-from timeagent.keys import (
-    Purpose,
-    fingerprint,
-    key_id,
-    load_private_key,
-    newest_number,
-    parse_public_line,
-    public_line,
-    stage_keys,
-    take_up,
-)
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
+from ..admin import trust
 from ..admin.membership import accept, asked, let_in
-from ..admin.trust import (
-    KEY_OVERLAP_NS,
-    check_known,
-    issue,
-    move_node,
-    next_policy,
-    publish_policy,
-    revoke_keys,
-    revoke_node,
-)
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
@@ -49,15 +30,15 @@ _PUBLIC_BYTES_MAX: Final = 65536
 
 def _list(cluster: Cluster, options: Namespace) -> int:
     record = cluster.registers.newest_trust()
-    keys, lines = [], []
+    rows, lines = [], []
     for entry in record.keys:
         revoked = {} if entry.revoked_from_ns is None else instant_fields("revoked_from", entry.revoked_from_ns)
-        keys.append(
+        rows.append(
             {
                 "node": entry.node,
                 "purpose": entry.purpose,
-                "fingerprint": fingerprint(entry.public),
-                "key_id": key_id(entry.public).hex(),
+                "fingerprint": keys.fingerprint(entry.public),
+                "key_id": keys.key_id(entry.public).hex(),
                 "public": entry.public.hex(),
                 **instant_fields("valid_from", entry.valid_from_ns),
                 **instant_fields("valid_until", entry.valid_until_ns),
@@ -67,16 +48,16 @@ def _list(cluster: Cluster, options: Namespace) -> int:
         )
         until = f"revoked from {revoked['revoked_from']}" if revoked else f"until {rfc3339(entry.valid_until_ns)}"
         where = f"  at {entry.address}" if entry.address else ""
-        names = f"{fingerprint(entry.public)}  id {key_id(entry.public).hex()}"
+        names = f"{keys.fingerprint(entry.public)}  id {keys.key_id(entry.public).hex()}"
         lines.append(f"{entry.node}  {entry.purpose:9}  {names}  {until}{where}")
-    fields = {"number": record.number, "root_key": fingerprint(cluster.settings.root_key), "keys": keys}
+    fields = {"number": record.number, "root_key": keys.fingerprint(cluster.settings.root_key), "keys": rows}
     return present(options, "tenure.trust", fields, *lines)
 
 
 def _show(cluster: Cluster, options: Namespace) -> int:
     """Print the lines of a node's keys that count now, or will: a line for each, and nothing else on stdout."""
     record = cluster.registers.newest_trust()
-    check_known(record.keys, options.node)
+    trust.check_known(record.keys, options.node)
     # No signed time is needed to read: a clock that nobody disciplines decides only what is shown.
     now = SystemClock().realtime_ns()
     entries = [
@@ -88,14 +69,10 @@ def _show(cluster: Cluster, options: Namespace) -> int:
         and (entry.revoked_from_ns is None or now < entry.revoked_from_ns)
     ]
     if not entries:
-        raise NotTrusted(
-            "no-such-key",
-            f"the newest trust record has no {options.purpose or ''} key of {options.node} that counts now".replace(
-                "  ", " "
-            ),
-            hint="tenure trust ls shows all keys",
-        )
-    lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
+        which = f"{options.purpose} key" if options.purpose else "key"
+        what = f"the newest trust record has no {which} of {options.node} that counts now"
+        raise NotTrusted("no-such-key", what, hint="tenure trust ls shows all keys")
+    lines = [keys.public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
     fields = {"number": record.number, "node": options.node, "public": lines}
     return present(options, "tenure.trust-public", fields, *lines)
 
@@ -116,7 +93,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
             options,
             "tenure.trust-request",
             {"node": request.node, "fingerprint": request.fingerprint},
-            *(f"{request.node}  {purpose:9}  {fingerprint(each)}" for purpose, each in request.publics.items()),
+            *(f"{request.node}  {purpose:9}  {keys.fingerprint(each)}" for purpose, each in request.publics.items()),
             f"{request.node}  {'request':9}  {request.fingerprint}{at}",
         )
         note("tenure: nothing is approved: compare the request with what join says there, then give --fingerprint")
@@ -132,33 +109,32 @@ def _issue(cluster: Cluster, options: Namespace) -> int:
     publics = _public_lines(Path(options.public), options.node)
     key = root_key(cluster, options)
     now = cluster.time.now().midpoint
-    number = issue(cluster.registers, key, options.node, publics, now, overlap_ns=_overlap(options))
+    number = trust.issue(cluster.registers, key, options.node, publics, now, overlap_ns=_overlap(options))
     words = " and ".join(publics)
     return _said(options, options.node, number, f"{options.node} has a new key for {words}.")
 
 
 def _rotate(cluster: Cluster, options: Namespace) -> int:
     node, directory = cluster.settings.node, cluster.settings.directory
-    here = [purpose for purpose in Purpose if newest_number(directory, purpose)]  # a long-term key may be elsewhere
-    purposes = [Purpose(each) for each in options.purpose or here]
+    # Those that are here: a long-term key may be elsewhere.
+    here = [purpose for purpose in keys.Purpose if keys.newest_number(directory, purpose)]
+    purposes = [keys.Purpose(each) for each in options.purpose or here]
     key = root_key(cluster, options) if options.root_key else None
-    staged = stage_keys(directory, purposes)
+    staged = keys.stage_keys(directory, purposes)
     newest = cluster.registers.newest_trust()
     number, known = newest.number, {entry.public for entry in newest.keys}
     unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
     if unknown and key is None:
-        lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
+        lines = [keys.public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
         present(options, "tenure.trust-staged", {"node": node, "public": lines}, *lines)
-        note(
-            f"tenure: these keys are made and not in use yet. Where the root key is: tenure trust issue {node} "
-            "--public FILE --root-key FILE; then repeat this call"
-        )
+        issuing = f"tenure trust issue {node} --public FILE --root-key FILE"
+        note(f"tenure: these keys are made and not in use yet. Where the root key is: {issuing}; then repeat this call")
         return 1
     if unknown:
         assert key is not None
         now = cluster.time.now().midpoint
-        number = issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
-    take_up(directory, purposes)
+        number = trust.issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
+    keys.take_up(directory, purposes)
     words = " and ".join(purposes)
     note("tenure: running processes take them up within seconds; those that get keys as credentials start again")
     return _said(options, node, number, f"{node} uses a new key for {words}.")
@@ -170,21 +146,21 @@ def _revoke(cluster: Cluster, options: Namespace) -> int:
     what = f"no key of {options.node} counts"
     if options.key:
         known = cluster.registers.newest_trust().keys
-        check_known(known, options.node)
-        entry = next((e for e in known if e.node == options.node and fingerprint(e.public) == options.key), None)
+        trust.check_known(known, options.node)
+        entry = next((e for e in known if e.node == options.node and keys.fingerprint(e.public) == options.key), None)
         if entry is None:
             hint = "tenure trust ls shows fingerprints"
             raise NotTrusted("no-such-key", f"node {options.node} has no key {options.key}", hint=hint)
-        number = revoke_keys(cluster.registers, key, [entry.public], from_ns)
+        number = trust.revoke_keys(cluster.registers, key, [entry.public], from_ns)
         what = f"the {entry.purpose} key {options.key} of {options.node} does not count"
     else:
-        number = revoke_node(cluster.registers, key, options.node, from_ns)
+        number = trust.revoke_node(cluster.registers, key, options.node, from_ns)
     return _said(options, options.node, number, f"{what} from {rfc3339(from_ns)} on.")
 
 
 def _move(cluster: Cluster, options: Namespace) -> int:
     address = None if options.address == "none" else parse_address(options.address)
-    number = move_node(cluster.registers, root_key(cluster, options), options.node, address)
+    number = trust.move_node(cluster.registers, root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
     return _said(options, options.node, number, f"{options.node} {where}.")
 
@@ -193,12 +169,9 @@ def _delegate(options: Namespace) -> int:
     """Make online keys: needs no cluster, no network and no mount."""
     span, each = parse_span(options.span), parse_span(options.each)
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):
-        raise BadRequest(
-            "bad-delegation-span",
-            f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys",
-            hint="say --for 365d --each 30d",
-        )
-    long_term = load_private_key(Path(options.roughtime_key))
+        what = f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys"
+        raise BadRequest("bad-delegation-span", what, hint="say --for 365d --each 30d")
+    long_term = keys.load_private_key(Path(options.roughtime_key))
     place = Path(options.out)
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -217,29 +190,27 @@ def _said(options: Namespace, node: str, number: int, text: str) -> int:
 
 
 def _overlap(options: Namespace) -> int:
-    overlap = KEY_OVERLAP_NS if options.overlap is None else parse_span(options.overlap)
+    overlap = trust.KEY_OVERLAP_NS if options.overlap is None else parse_span(options.overlap)
     if overlap < 0:
         raise BadRequest("bad-overlap", f"an overlap of {options.overlap} is below 0", hint="say 0s, or 1d")
     return overlap
 
 
-def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
+def _public_lines(path: Path, node: str) -> dict[keys.Purpose, bytes]:
     """Read one public key for each purpose. Raises BadRequest for lines that are not of this node."""
     try:
         with path.open("rb") as file:
             text = file.read(_PUBLIC_BYTES_MAX).decode("ascii", "replace")
     except OSError as problem:
         raise BadRequest("unreadable", f"cannot read {path}: {problem.strerror}", hint="check the path") from None
-    publics: dict[Purpose, bytes] = {}
+    publics: dict[keys.Purpose, bytes] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         owner, _, purpose = line.rpartition(" ")[2].partition(":")
-        if owner != node or purpose not in list(Purpose) or Purpose(purpose) in publics:
-            raise BadRequest(
-                "bad-public-line",
-                f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice",
-                hint=f"purposes are {', '.join(Purpose)}; tenure trust rotate prints such lines",
-            )
-        publics[Purpose(purpose)] = parse_public_line(line, str(path))
+        if owner != node or purpose not in list(keys.Purpose) or keys.Purpose(purpose) in publics:
+            what = f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice"
+            hint = f"purposes are {', '.join(keys.Purpose)}; tenure trust rotate prints such lines"
+            raise BadRequest("bad-public-line", what, hint=hint)
+        publics[keys.Purpose(purpose)] = keys.parse_public_line(line, str(path))
     if not publics:
         raise BadRequest("no-public-line", f"{path} holds no key", hint="tenure trust rotate prints such lines")
     return publics
@@ -272,9 +243,8 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
     newest = cluster.registers.newest_policy()
     number = newest.number if options.number is None else options.number
     if not 1 <= number <= newest.number:
-        raise BadRequest(
-            "no-such-policy", f"there is no policy {number}", hint=f"they are numbered from 1 to {newest.number}"
-        )
+        hint = f"they are numbered from 1 to {newest.number}"
+        raise BadRequest("no-such-policy", f"there is no policy {number}", hint=hint)
     policy = cluster.registers.policy(number)
     derived = {
         "takeover": (policy.takeover_ns(), "a holder died: its domains are blocked so long, at most"),
@@ -298,18 +268,17 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
     if not changes:
         raise BadRequest("nothing-to-set", "no number is named", hint="tenure policy show names them all")
     if options.root_key is None and not options.dry_run:
-        raise BadRequest(
-            "no-root-key", "the root key signs a policy", hint="say --root-key FILE; with --dry-run nothing is changed"
-        )
+        hint = "say --root-key FILE; with --dry-run nothing is changed"
+        raise BadRequest("no-root-key", "the root key signs a policy", hint=hint)
     before = cluster.registers.newest_policy()
     try:
-        policy = next_policy(before, changes)
+        policy = trust.next_policy(before, changes)
     except BadConfiguration as problem:  # names the record's entries
         told = re.sub(r"\w+_ns(_max)?", lambda entry: f"--{_option(entry[0])}", problem.message)
         raise BadConfiguration(problem.code, told, hint=problem.hint) from None
     changed = {name for name in changes if getattr(before, name) != getattr(policy, name)}
     if changed and not options.dry_run:
-        publish_policy(cluster.registers, root_key(cluster, options), policy)
+        trust.publish_policy(cluster.registers, root_key(cluster, options), policy)
     said = {name: (getattr(before, name), getattr(policy, name)) for name in sorted(changed)}
     words = [f"{_option(name)} {span_text(was)} -> {span_text(now)}" for name, (was, now) in said.items()]
     present(
@@ -330,7 +299,7 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
 
 
 _NODE: Final = argument("node NODE")
-_PURPOSES: Final = [str(purpose) for purpose in Purpose]
+_PURPOSES: Final = [str(purpose) for purpose in keys.Purpose]
 _OVERLAP: Final = argument("--overlap SPAN", "how long the earlier keys stay valid beside the new ones (default: 1d)")
 _TRUST_VERBS: Final = {
     "ls": cluster_command("every key of the newest trust record", _list),

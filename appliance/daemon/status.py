@@ -10,6 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -42,9 +43,10 @@ from ..doctor.health import (
 )
 from ..formats.shardmap import shard_text
 from ..lease.listeners import TlsListener
+from ..lease.server import ServerCounts
 from ..lease.transport import UnixTransport
 from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, LeaseView, ShardNumbers, lease_fields, shard_fields
-from ..node.hosted_shard import HostedShard
+from ..node.hosted_shard import HostedShard, LeaseCounts
 from ..node.releases import Releases, skewed
 from ..node.runtime import CHECKS_PATH, kept_by, shard_socket
 from .http import JSON, HttpAnswer, HttpServer
@@ -122,7 +124,11 @@ class Observed:
             found.append(
                 failed("keys", f"no shard may run with these keys: {why}", "tenure trust rotate makes the next")
             )
-        found += self._tmpfs()
+        found.append(judge_tmpfs(self._runtime, self.room_bytes()))
+        for shard, hosted in self._host.everything().items():
+            if hosted.store.full:
+                what, way_out = hosted.store.why_full(), f"see what fills it: du -x {self._runtime}"
+                found.append(failed(f"shard {shard_text(shard)}", f"takes no new domains: {what}", way_out))
         allowed = self.cluster.policy.radius_ns_max
         try:
             found.append(judge_clock(self.cluster.time.now().radius, "", "as this node knows it", allowed))
@@ -141,25 +147,12 @@ class Observed:
         except OSError:
             return 0
 
-    def _tmpfs(self) -> list[HealthCheck]:
-        """Return that the tmpfs is full, and which shards take no new domains for it."""
-        hosted = {shard: each for shard in self.own_shards if (each := self._host.hosted(shard)) is not None}
-        full = {shard: why for shard, each in hosted.items() if (why := each.why_full()) is not None}
-        way_out = f"see what fills it: du -x {self._runtime}"
-        found = [
-            failed(f"shard {shard_text(shard)}", f"takes no new domains: {why}", way_out) for shard, why in full.items()
-        ]
-        return [judge_tmpfs(self._runtime, self.room_bytes()), *found]
-
     def page(self, shard: int, after: str, leases_max: int) -> LeasePage:
         """Ask a shard of this node for a page. Raises ShardUnavailable."""
         if self._host.hosted(shard) is None:
             raise ShardUnavailable("not-running", f"shard {shard_text(shard)} does not run here now")
-        line = UnixTransport(shard_socket(self._runtime, shard), self.cluster.time)
-        try:
+        with contextlib.closing(UnixTransport(shard_socket(self._runtime, shard), self.cluster.time)) as line:
             (reply,) = line.call([Inspect(after_domain=after, leases_max=leases_max)], ASK_NS)
-        finally:
-            line.close()
         if not isinstance(reply, LeasePage):
             raise ShardUnavailable("no-answer", f"shard {shard_text(shard)} answered with a {type(reply).__name__}")
         return reply
@@ -242,18 +235,17 @@ type _Values = float | Mapping[Any, float] | Iterable[tuple[Sequence[str], float
 """One number; or some, each with its label, or with its labels."""
 
 
-def _gauge(name: str, what: str, values: _Values, *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(name, what, labels=labels), values)
-
-
-def _counter(name: str, what: str, values: _Values, *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(name, what, labels=labels), values)
-
-
-def _filled[Family: (GaugeMetricFamily, CounterMetricFamily)](family: Family, values: _Values) -> Family:
-    for labels, value in _labelled(values):
-        family.add_metric(labels, value)
+def _metric(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, what: str, values: _Values, *labels: str
+) -> Metric:
+    family = kind(f"tenure_{name}", what, labels=labels)
+    for each, value in _labelled(values):
+        family.add_metric(each, value)
     return family
+
+
+_gauge: Final = partial(_metric, GaugeMetricFamily)
+_counter: Final = partial(_metric, CounterMetricFamily)
 
 
 def _labelled(values: _Values) -> Iterable[tuple[Sequence[str], float]]:
@@ -277,72 +269,59 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Asks each shard of this node once, for a bounded time."""
         observed, cluster = self.observed, self.observed.cluster
-        checks, running = observed.checks(), observed.running()
+        checks, running, known = observed.checks(), observed.running(), observed.releases.known
         names = {"node": cluster.settings.node, "version": observed.releases.own}
         yield InfoMetricFamily("tenure_node", "This node.", value=names)
-        yield _gauge("tenure_node_healthy", "1 if every loop goes round.", worst(running) is not CheckVerdict.FAIL)
-        yield _gauge("tenure_node_ready", "1 if leases can be asked for.", worst(checks) is not CheckVerdict.FAIL)
+        yield _gauge("node_healthy", "1 if every loop goes round.", worst(running) is not CheckVerdict.FAIL)
+        yield _gauge("node_ready", "1 if leases can be asked for.", worst(checks) is not CheckVerdict.FAIL)
         judged = [((check.name, check.verdict), 1) for check in checks]
-        yield _gauge("tenure_check", "1 for how a thing is; /readyz says why.", judged, "check", "verdict")
+        yield _gauge("check", "1 for how a thing is; /readyz says why.", judged, "check", "verdict")
         with contextlib.suppress(BadTime):
             radius = cluster.time.now().radius / SECOND
-            yield _gauge("tenure_time_radius_seconds", "How well the time is known here.", radius)
-        yield _gauge("tenure_tmpfs_free_bytes", "Room for what shards remember.", observed.room_bytes())
-        yield _gauge("tenure_policy_record_number", "The newest policy known here.", cluster.policy.newest.number)
-        keys = cluster.keys.keys
+            yield _gauge("time_radius_seconds", "How well the time is known here.", radius)
+        yield _gauge("tmpfs_free_bytes", "Room for what shards remember.", observed.room_bytes())
+        yield _gauge("policy_record_number", "The newest policy known here.", cluster.policy.newest.number)
+        keys, what = cluster.keys.keys, "Until when a key counts that is in use here."
         ends = {purpose: key.end_ns / SECOND for purpose, key in keys.items() if key.end_ns is not None}
-        what = "Until when a key counts that is in use here."
-        yield _gauge("tenure_key_end_timestamp_seconds", what, ends, "purpose")
-        yield from self._nodes()
-        yield from self._shards()
-        yield from _running(cluster.routes.host.everything())
-        yield from self._doors()
-        yield _counter("tenure_sub_leases", "Sub-leases handed out.", self.desk.handed_out)
-        yield _counter("tenure_sub_lease_grants", "Leases taken for those.", self.desk.leases)
-
-    def _nodes(self) -> Iterator[Metric]:
-        known = self.observed.releases.known
+        yield _gauge("key_end_timestamp_seconds", what, ends, "purpose")
         up = {node: release is not None for node, release in known.items()}
+        yield _gauge("peer_up", "1 if the node answered when last asked.", up, "peer")
         runs = {(node, release): 1 for node, release in known.items() if release is not None}
-        yield _gauge("tenure_peer_up", "1 if the node answered when last asked.", up, "peer")
-        yield _gauge("tenure_peer_release", "1 for what a node runs.", runs, "peer", "release")
-        yield _gauge("tenure_version_skew", "1 if nodes run different releases.", skewed(known))
-
-    def _shards(self) -> Iterator[Metric]:
-        asked = {shard: self.observed.numbers(shard) for shard in self.observed.own_shards}
-        up = {shard: numbers is not None for shard, numbers in asked.items()}
-        yield _gauge("tenure_shard_up", "1 if the shard answers.", up, "shard")
-        told = {shard: numbers for shard, numbers in asked.items() if numbers is not None}
-
-        def of(value: Callable[[ShardNumbers], float]) -> _Values:
-            return {shard: value(numbers) for shard, numbers in told.items()}
-
-        yield _gauge("tenure_shard_leases", "Leases that are out.", of(lambda n: n.leases), "shard")
-        yield _gauge("tenure_shard_sessions", "Session leases that are out.", of(lambda n: n.sessions), "shard")
-        yield _gauge("tenure_shard_domains", "Domains that are remembered.", of(lambda n: n.domains), "shard")
-        ceilings, what = of(lambda n: n.ceiling_ns / SECOND), "Until when the shard may grant."
-        yield _gauge("tenure_shard_ceiling_timestamp_seconds", what, ceilings, "shard")
-        yield _counter("tenure_shard_batches", "Batches signed by this incarnation.", of(lambda n: n.batches), "shard")
-        lost, what = of(lambda n: n.blocks_lost), "Blocks that the ledger's queue refused."
-        yield _counter("tenure_shard_ledger_blocks_lost", what, lost, "shard")
-
-    def _doors(self) -> Iterator[Metric]:
-        trust, door = self.observed.cluster.watch_trust(), self.door
-        yield _gauge("tenure_trust_record_number", "The newest trust record known here.", trust.number)
-        what = "Looks for a newer trust record that failed."
-        yield _counter("tenure_trust_look_failures", what, trust.failures)
+        yield _gauge("peer_release", "1 for what a node runs.", runs, "peer", "release")
+        yield _gauge("version_skew", "1 if nodes run different releases.", skewed(known))
+        yield from _asked({shard: observed.numbers(shard) for shard in observed.own_shards})
+        yield from _running(cluster.routes.host.everything())
+        trust, door = cluster.watch_trust(), self.door
+        yield _gauge("trust_record_number", "The newest trust record known here.", trust.number)
+        yield _counter("trust_look_failures", "Looks for a newer trust record that failed.", trust.failures)
         if door is not None:
-            yield _counter("tenure_door_let_in", "Connections let in by TCP.", door.let_in)
-            yield _counter("tenure_door_refused", "Connections refused by TCP, by reason.", door.refused, "reason")
+            yield _counter("door_let_in", "Connections let in by TCP.", door.let_in)
+            yield _counter("door_refused", "Connections refused by TCP, by reason.", door.refused, "reason")
         answered = sum((web.answered.copy() for web in self.webs), Counter())
-        yield _counter("tenure_http_answers", "Answers at the read-only doors, by status.", answered, "status")
+        yield _counter("http_answers", "Answers at the read-only doors, by status.", answered, "status")
+        yield _counter("sub_leases", "Sub-leases handed out.", self.desk.handed_out)
+        yield _counter("sub_lease_grants", "Leases taken for those.", self.desk.leases)
+
+
+def _asked(asked: Mapping[int, ShardNumbers | None]) -> Iterator[Metric]:
+    """Yield what shards say of themselves."""
+    up = {shard: numbers is not None for shard, numbers in asked.items()}
+    yield _gauge("shard_up", "1 if the shard answers.", up, "shard")
+    table: list[tuple[Callable[..., Metric], str, str, Callable[[ShardNumbers], float]]] = [
+        (_gauge, "leases", "Leases that are out.", lambda n: n.leases),
+        (_gauge, "sessions", "Session leases that are out.", lambda n: n.sessions),
+        (_gauge, "domains", "Domains that are remembered.", lambda n: n.domains),
+        (_gauge, "ceiling_timestamp_seconds", "Until when the shard may grant.", lambda n: n.ceiling_ns / SECOND),
+        (_counter, "batches", "Batches signed by this incarnation.", lambda n: n.batches),
+        (_counter, "ledger_blocks_lost", "Blocks that the ledger's queue refused.", lambda n: n.blocks_lost),
+    ]
+    for kind, name, what, of in table:
+        told = {shard: of(numbers) for shard, numbers in asked.items() if numbers is not None}
+        yield kind(f"shard_{name}", what, told, "shard")
 
 
 def _running(hosted: Mapping[int, HostedShard]) -> Iterator[Metric]:
     """Yield what the servers of shards that run here count, and the threads behind them: no shard is asked."""
-
-    def of(value: Callable[[HostedShard], _Values]) -> _Values:
-        return [((str(n), *label), v) for n, each in sorted(hosted.items()) for label, v in _labelled(value(each))]
 
     def seconds(spans: Mapping[Any, Span]) -> _Values:
         return {key: span / SECOND for key, span in dict(spans).items()}
@@ -350,42 +329,42 @@ def _running(hosted: Mapping[int, HostedShard]) -> Iterator[Metric]:
     def outcomes(waits: Mapping[tuple[str, bool], int], unit: int = 1) -> _Values:
         return {(part, "granted" if done else "in-vain"): n / unit for (part, done), n in dict(waits).items()}
 
-    yield _gauge("tenure_server_connections", "Connections that are open.", of(lambda s: s.server.connections), "shard")
-    counts = of(lambda s: s.server.counts.accepted)
-    yield _counter("tenure_server_connections_accepted", "Connections taken in.", counts, "shard")
-    counts, what = of(lambda s: s.server.counts.closed), "Connections that ended, by reason."
-    yield _counter("tenure_server_connections_closed", what, counts, "shard", "reason")
-    yield _counter("tenure_server_calls", "Calls answered.", of(lambda s: s.server.counts.calls), "shard")
-    yield _counter(
-        "tenure_server_requests", "Requests in those calls.", of(lambda s: s.server.counts.requests), "shard"
-    )
-    counts, what = of(lambda s: s.server.counts.turns), "Turns: done as a whole, with one signature."
-    yield _counter("tenure_server_turns", what, counts, "shard")
-    counts = of(lambda s: s.server.counts.turn_ns / SECOND)
-    yield _counter("tenure_server_turn_seconds", "Time spent in turns.", counts, "shard")
-    counts, what = of(lambda s: s.server.counts.throttled), "How often a peer had asked for more than it may."
-    yield _counter("tenure_server_throttled", what, counts, "shard")
-    waits, what = of(lambda s: s.chain.waits_for_the_mount), "1 while a ceiling record waits for the mount."
-    yield _gauge("tenure_ceiling_waits_for_mount", what, waits, "shard")
-    spooled = of(lambda s: s.spool.bytes_waiting)
-    yield _gauge("tenure_ledger_spool_bytes", "Bytes of the ledger that wait.", spooled, "shard")
-    counts, what = of(lambda s: s.spool.appends_failed), "Appends to the ledger that failed: gaps in it."
-    yield _counter("tenure_ledger_append_failures", what, counts, "shard")
+    def counted(name: str, what: str, of: Callable[[ServerCounts], _Values], *labels: str) -> Metric:
+        return by_shard(_counter, f"server_{name}", what, lambda s: of(s.server.counts), *labels)
+
+    def by_part(name: str, what: str, of: Callable[[LeaseCounts], _Values], *labels: str) -> Metric:
+        return by_shard(_counter, f"lease_{name}", what, lambda s: of(s.ledger.lease_counts), "part", *labels)
+
+    def by_shard(
+        kind: Callable[..., Metric], name: str, what: str, of: Callable[[HostedShard], _Values], *labels: str
+    ) -> Metric:
+        found = [((str(n), *label), v) for n, each in sorted(hosted.items()) for label, v in _labelled(of(each))]
+        return kind(name, what, found, "shard", *labels)
+
+    yield by_shard(_gauge, "server_connections", "Connections that are open.", lambda s: s.server.connections)
+    yield counted("connections_accepted", "Connections taken in.", lambda c: c.accepted)
+    yield counted("connections_closed", "Connections that ended, by reason.", lambda c: c.closed, "reason")
+    yield counted("calls", "Calls answered.", lambda c: c.calls)
+    yield counted("requests", "Requests in those calls.", lambda c: c.requests)
+    yield counted("turns", "Turns: done as a whole, with one signature.", lambda c: c.turns)
+    yield counted("turn_seconds", "Time spent in turns.", lambda c: c.turn_ns / SECOND)
+    yield counted("throttled", "How often a peer had asked for more than it may.", lambda c: c.throttled)
+    what = "1 while a ceiling record waits for the mount."
+    yield by_shard(_gauge, "ceiling_waits_for_mount", what, lambda s: s.chain.waits_for_the_mount)
+    yield by_shard(_gauge, "ledger_spool_bytes", "Bytes of the ledger that wait.", lambda s: s.spool.bytes_waiting)
+    what = "Appends to the ledger that failed: gaps in it."
+    yield by_shard(_counter, "ledger_append_failures", what, lambda s: s.spool.appends_failed)
+    yield by_shard(_gauge, "lease_requests_waiting", "Requests that wait for a domain.", lambda s: s.shard.waiting)
     # What became of leases since each shard began to run here, by the first part of their domains' names.
-    yield _gauge("tenure_lease_requests_waiting", "Requests that wait for a domain.", of(lambda s: s.waiting), "shard")
-    counts, what = of(lambda s: outcomes(s.lease_counts.waits)), "Requests that left a queue, by outcome."
-    yield _counter("tenure_lease_queue_waits", what, counts, "shard", "part", "outcome")
-    spans, what = of(lambda s: outcomes(s.lease_counts.waits_ns, SECOND)), "How long those had waited."
-    yield _counter("tenure_lease_queue_wait_seconds", what, spans, "shard", "part", "outcome")
-    yield _counter("tenure_lease_grants", "Leases granted.", of(lambda s: s.lease_counts.grants), "shard", "part")
-    counts, what = of(lambda s: s.lease_counts.ends), "Leases that ended, by outcome."
-    yield _counter("tenure_lease_ends", what, counts, "shard", "part", "outcome")
-    spans, what = of(lambda s: seconds(s.lease_counts.held_ns)), "How long those had been held."
-    yield _counter("tenure_lease_held_seconds", what, spans, "shard", "part")
-    counts, what = of(lambda s: s.lease_counts.sad), "Grants of what an earlier holder may believe to have."
-    yield _counter("tenure_lease_grants_after_a_loss", what, counts, "shard", "part")
-    spans, what = of(lambda s: seconds(s.lease_counts.sad_ns)), "How long those have to wait until it is surely past."
-    yield _counter("tenure_lease_loss_wait_seconds", what, spans, "shard", "part")
+    yield by_part("queue_waits", "Requests that left a queue, by outcome.", lambda c: outcomes(c.waits), "outcome")
+    what = "How long those had waited."
+    yield by_part("queue_wait_seconds", what, lambda c: outcomes(c.waits_ns, SECOND), "outcome")
+    yield by_part("grants", "Leases granted.", lambda c: c.grants)
+    yield by_part("ends", "Leases that ended, by outcome.", lambda c: c.ends, "outcome")
+    yield by_part("held_seconds", "How long those had been held.", lambda c: seconds(c.held_ns))
+    yield by_part("grants_after_a_loss", "Grants of what an earlier holder may believe to have.", lambda c: c.sad)
+    what = "How long those have to wait until it is surely past."
+    yield by_part("loss_wait_seconds", what, lambda c: seconds(c.sad_ns))
 
 
 def exposition(collector: NodeCollector) -> HttpAnswer:

@@ -37,18 +37,17 @@ from .machines import DemoPlace
 
 ACCOUNTS: Final = 12
 OPENING_AMOUNT: Final = 100
+OPENINGS: Final = {f"open-{number:02d}": account(number) for number in range(ACCOUNTS)}
 REBOOT_NS: Final = SECOND
 """How long the killed machine is away before its daemon starts again."""
 
 READ_SECONDS: Final = 60
 AUDIT_SECONDS: Final = 120
-_POLL_NS: Final = 2 * MS
 _SEAL_POLL_NS: Final = 100 * MS
 
 
 @dataclass(slots=True)
 class Course:
-    openings: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     victim: str = ""
     held_by_victim: list[str] = field(default_factory=list)
@@ -71,11 +70,10 @@ class Director:
 
     def __post_init__(self) -> None:
         machines, chance = self.place.machines, self.randomness
-        self.machines = [Machine(each, chance.getrandbits(31), self.clock, self._events) for each in machines]
+        self.machines = [Machine(each, chance.getrandbits(31), self._events) for each in machines]
 
     def open_cluster(self) -> Cluster:
-        first = self.place.machines[0]
-        return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
+        return Cluster.open(self.place.root, node_dir=self.place.machines[0].directory, allow_root=True)
 
     def begin(self, fault: str | None) -> None:
         if fault == "early-grant":
@@ -90,15 +88,12 @@ class Director:
             by_agent = self.course.time_by_agent = cluster.time_by_agent
             maker = "comes from the node's agent" if by_agent else "is made in each process: no agent runs"
             self.narrate(f"Time {maker}.")
-            for number in range(ACCOUNTS):
-                with session.acquire(account(number), record_only=True) as leases:
-                    entry = Opening(id=f"open-{number:02d}", account=account(number), amount=OPENING_AMOUNT)
+            for name, opened in OPENINGS.items():
+                entry = Opening(id=name, account=opened, amount=OPENING_AMOUNT)
+                with session.acquire(opened, record_only=True) as leases:
                     outcome = session.publish(LOG, [encode(entry)], under=leases)
                 if not isinstance(outcome, Committed):
-                    raise Environment(
-                        "demo-failed", f"opening {account(number)} ended as {outcome}", hint="run it again"
-                    )
-                self.course.openings.append(entry.id)
+                    raise Environment("demo-failed", f"opening {opened} ended as {outcome}", hint="run it again")
         self.narrate(f"{ACCOUNTS} accounts are open with {OPENING_AMOUNT} each; {ACCOUNTS * OPENING_AMOUNT} in all.")
         for machine in self.machines:
             machine.start_teller(ACCOUNTS)
@@ -127,11 +122,9 @@ class Director:
                 if held:
                     break
                 if self.clock.boot_ns() > deadline:
-                    raise Environment(
-                        "demo-stuck",
-                        f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}",
-                        hint=f"run it while less else does, or look at stderr.log under {self.place.directory}",
-                    )
+                    what = f"{victim.name} has held no lease for {span_text(PATIENCE_NS)}"
+                    hint = f"run it while less else does, or look at stderr.log under {self.place.directory}"
+                    raise Environment("demo-stuck", what, hint=hint)
                 victim.send("teller", signal.SIGCONT)
                 self.clock.sleep(self.randomness.randrange(20) * MS)
                 self._drain()
@@ -178,8 +171,7 @@ class Director:
         self._drain()
         with self.open_cluster() as cluster:
             log = cluster.logs.opened(LOG)
-            target = cluster.time.now().latest
-            log.horizon.settle(target)
+            log.horizon.settle(cluster.time.now().latest)
             while log.horizon.authority.sealer.newest_sealed() is None:
                 self.clock.sleep(_SEAL_POLL_NS)
         self.narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")
@@ -207,22 +199,22 @@ class Director:
     def _follow(self, done: Callable[[Event], bool], span: Span = PATIENCE_NS) -> bool:
         """Take note of what everybody says until it is done, for so long at most; return whether it was."""
         deadline = self.clock.boot_ns() + span
-        while self.clock.boot_ns() < deadline:
-            event = self._next()
-            if done(event or {}):
-                return True
-            if event is None:
-                self.clock.sleep(_POLL_NS)
-        return False
+        event: Event = {}
+        while not done(event):
+            left = deadline - self.clock.boot_ns()
+            if left <= 0:
+                return False
+            event = self._next(left) or {}
+        return True
 
     def _drain(self) -> None:
         while self._next() is not None:
             pass
 
-    def _next(self) -> Event | None:
-        """Take note of the next thing that somebody said, and return it; None: there is nothing new."""
+    def _next(self, wait_ns: Span = 0) -> Event | None:
+        """Take note of the next thing that somebody said, and return it; None: there is nothing new in that time."""
         try:
-            name, event = self._events.get_nowait()
+            name, event = self._events.get(timeout=wait_ns / SECOND)
         except Empty:
             return None
         course = self.course
@@ -379,17 +371,15 @@ def read_as(place: DemoPlace, node: int) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in done.stdout.splitlines()]
 
 
-def verify(place: DemoPlace, course: Course, acknowledged: set[str]) -> DemoVerdict:
+def verify(place: DemoPlace, acknowledged: set[str]) -> DemoVerdict:
     """Read as every node, and compare with what was acknowledged."""
     readings = [read_as(place, node) for node in range(len(place.machines))]
     digests = {hashlib.sha256(msgspec.json.encode(reading)).digest() for reading in readings}
     books = Books().apply_all(message["payload"].encode() for message in readings[0])
-    transfers = len(books.seen) - len(course.openings)
-    missing = sorted((acknowledged | set(course.openings)) - set(books.seen))
     return DemoVerdict(
         transfers_acknowledged=len(acknowledged),
-        transfers_read=transfers,
-        lost=missing,
+        transfers_read=len(books.seen) - len(OPENINGS),
+        lost=sorted((acknowledged | OPENINGS.keys()) - books.seen.keys()),
         doubled=books.doubled,
         sum_conserved=books.conserved,
         lowest_balance=books.lowest,
@@ -402,6 +392,5 @@ def audit(place: DemoPlace) -> tuple[int, dict[str, Any]]:
     try:
         return done.returncode, msgspec.json.decode(done.stdout)
     except msgspec.DecodeError:
-        raise Environment(
-            "demo-failed", f"the audit failed: {done.stderr.decode(errors='replace').strip()}", hint="run it by hand"
-        ) from None
+        what = f"the audit failed: {done.stderr.decode(errors='replace').strip()}"
+        raise Environment("demo-failed", what, hint="run it by hand") from None

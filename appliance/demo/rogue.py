@@ -148,8 +148,7 @@ def early_grant(root: str, node_dir: str) -> None:
         signal.signal(number, lambda _number, _frame: stop.set())
     with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster:
         node = Node(cluster)
-        shards = node.start()
-        say(schema="tenure.node", node=cluster.settings.node, shards=shards)
+        say(schema="tenure.node", node=cluster.settings.node, shards=node.start())
         node.run(stop)
 
 

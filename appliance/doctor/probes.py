@@ -31,9 +31,8 @@ from timeagent.units import Span
 
 from ..bag.objects import Bucket
 from ..bag.roots import Root
-from .directory import Probe
+from .directory import TrialDirectory, judge_kind, mount_of
 from .health import CheckVerdict, HealthCheck, failed, judged, passed, unsure
-from .machine import judge_kind, mount_of
 
 RACERS: Final = 16
 ROUNDS: Final = 12
@@ -165,7 +164,7 @@ def refuse_unfit(place: Root, token: str) -> None:
 def _tried(directory: Path, token: str) -> Iterable[HealthCheck]:
     try:
         mount = mount_of(directory.resolve())
-        with Probe(directory, f"probe.{token}") as probe:
+        with TrialDirectory(directory, f"probe.{token}") as probe:
             kind = [] if mount is None else [judge_kind(mount)]
             return [*kind, probe.linked(), probe.exclusive(), probe.listed()]
     except OSError as problem:

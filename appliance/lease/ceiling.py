@@ -1,4 +1,4 @@
-"""The right to grant: one incarnation's side of a ceiling chain (docs/protocol/lease.md, "The ceiling chain").
+"""The right to grant: the ceiling chain of a shard, and how the next map's follow it (docs/protocol/lease.md).
 
 Nothing that a shard grants or renews expires after the ceiling of a record that it linked itself, with the directory
 looked at afresh afterwards showing that record and no higher number. The order of the steps is the protocol:
@@ -13,14 +13,19 @@ A step that failed leaves doubt, never a right: the same bytes are linked again 
 long for the mount. Until their result has crossed over the right reaches where it reached before: granting stops at
 that ceiling, renewing too, and everything else goes on. A look that ended long before is as good as a fresh one: what
 the record promises is kept by its being there, not by a clock.
+
+``Succession`` ends every chain of the maps before a new one with a terminal record. Any number of nodes may do that at
+once, stop at any line, and begin again: the first terminal record of a chain wins, and nobody links after it. One look
+is not enough, not even for a record that another linked: a listing that takes long can show a terminal record in a slot
+that was pruned after the listing began, and not what is newest.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final, Protocol
@@ -35,7 +40,7 @@ from timeagent.units import SECOND, Instant, rfc3339
 from ..formats.chains import CeilingKind, CeilingRecord, ceiling_of, open_ceiling
 from ..formats.framing import Kind
 from ..formats.policy import PolicyNumbers
-from ..formats.shardmap import shard_number
+from ..formats.shardmap import chain_of, shard_number
 from ..formats.stamped import sign
 
 RECORDS_KEPT: Final = 64
@@ -68,7 +73,7 @@ class ShardIdentity:
 
 
 class Extended(msgspec.Struct, frozen=True, gc=False):
-    """The record is linked and seen: the right reaches until its ceiling."""
+    """A record, and as it is signed. It is linked and seen: the right reaches until its ceiling."""
 
     record: CeilingRecord
     data: bytes
@@ -122,15 +127,6 @@ NOTHING_BEFORE: Final = Beginning(0, 0)
 """What a chain begins with that follows no other."""
 
 
-class _Before(msgspec.Struct, frozen=True, gc=False):
-    """What a next record has to keep to."""
-
-    number: int
-    ceiling_ns: Instant
-    floor_ns: Instant
-    settle_to_ns: Instant
-
-
 @dataclass(eq=False, repr=False)
 class CeilingChain:
     """Links records for one incarnation. Made without touching anything; every verb that links touches the mount."""
@@ -142,12 +138,13 @@ class CeilingChain:
     _identity: ShardIdentity
     _origin: Callable[[], Beginning | InDoubt] | None = None
     """What a chain of a later map than the first begins with, once all chains of the map before have ended
-    (``succession.py``). Asked only when the chain is empty."""
+    (``Succession``). Asked only when the chain is empty."""
 
     def __post_init__(self) -> None:
-        self._newest: _Before | None = None
-        self._linked = b""
-        self._pending: tuple[CeilingRecord, bytes] | None = None
+        self._newest: Extended | None = None
+        """The newest record, whosever it is; None: the chain is empty."""
+        self._pending: Extended | None = None
+        """What may be linked after that, or not."""
         self._must_win = False
         """Whether the next record counts only if this process linked it: others may link the very same bytes."""
         self.deposed: Deposed | None = None
@@ -166,18 +163,7 @@ class CeilingChain:
 
         Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
-        assert self.number == 0, "a chain begins once for each incarnation"
-        if self._pending is None and self.deposed is None:
-            try:
-                found = newest_of(self._port)
-                before = self._empty() if found is None else self._before(*found)
-            except (Environment, TryAgain) as problem:
-                return InDoubt(f"the chain cannot be read: {problem.message}")
-            if not isinstance(before, _Before):
-                return before
-            self._newest = before
-            self.floor_ns, self.settle_to_ns = before.floor_ns, before.settle_to_ns
-        return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=None)
+        return self._first(self._begins)
 
     def resume(self, record: bytes, pending: bytes) -> Extension:
         """Link the next record of an incarnation that stopped for a restart, when ``record`` was its newest.
@@ -186,20 +172,48 @@ class CeilingChain:
         has linked the next one, were it in this incarnation's name: two may have what it left, and one of them goes on.
         Idempotent until it is linked. Raises BadTime, Damaged.
         """
+        return self._first(functools.partial(self._goes_on, record, pending))
+
+    def _first(self, begins: Callable[[], Beginning | Deposed | InDoubt]) -> Extension:
         assert self.number == 0, "a chain begins once for each incarnation"
-        if self._newest is None and self.deposed is None:
+        if self._pending is None and self.deposed is None:
             try:
-                numbers = self._port.list_afresh()
-                newest = self._port.read(numbers[-1]) if numbers else None
+                found = begins()
             except (Environment, TryAgain) as problem:
                 return InDoubt(f"the chain cannot be read: {problem.message}")
-            if newest is None or newest not in (record, pending):
-                return self._depose("the newest record of the chain is not the one with which it stopped")
-            kept, _ = open_ceiling(newest, f"record {numbers[-1]} of the chain")
-            self._newest = _Before(kept.number, kept.ceiling_ns, kept.floor_ns, kept.settle_to_ns)
-            self.floor_ns, self.settle_to_ns = kept.floor_ns, kept.settle_to_ns
-            self._must_win = True
+            if not isinstance(found, Beginning):
+                return found
+            self.floor_ns, self.settle_to_ns = found.floor_ns, found.settle_to_ns
         return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=None)
+
+    def _begins(self) -> Beginning | Deposed | InDoubt:
+        """Return what a run begins with: what the newest record leaves, or else what the chain begins with."""
+        found, mine = newest_of(self._port), self._identity
+        if found is not None:
+            number, data = found
+            record = ceiling_of(data, (mine.cluster_id, mine.map_number, mine.shard), number)
+            if record.kind is CeilingKind.TERMINAL:
+                return self._depose(f"record {number} of the chain is terminal: read the map anew")
+            self._newest = Extended(record, data)
+            return _after(record)
+        if self._origin is not None:
+            return self._origin()
+        if mine.map_number == 1:
+            return NOTHING_BEFORE
+        raise BadConfiguration(
+            "chain-not-begun",
+            f"shard {mine.shard} has no chain under map {mine.map_number}",
+            hint="a chain of a later map begins where those of the map before were terminated",
+        )
+
+    def _goes_on(self, record: bytes, pending: bytes) -> Beginning | Deposed:
+        """Return what the run that is gone on with began with."""
+        number, newest = newest_of(self._port) or (0, None)
+        if newest is None or newest not in (record, pending):
+            return self._depose("the newest record of the chain is not the one with which it stopped")
+        kept, _ = open_ceiling(newest, f"record {number} of the chain")
+        self._newest, self._must_win = Extended(kept, newest), True
+        return Beginning(kept.floor_ns, kept.settle_to_ns)
 
     def settle(self) -> Extension | None:
         """Return what came of an extension that is under way; None: there is none."""
@@ -216,11 +230,12 @@ class CeilingChain:
     @property
     def standing(self) -> tuple[bytes, bytes]:
         """The newest record of this incarnation that was linked and seen, and one that may be linked after it."""
-        return self._linked, self._pending[1] if self._pending is not None else b""
+        linked = self._newest.data if self._newest is not None and self.number else b""
+        return linked, b"" if self._pending is None else self._pending.data
 
     def extend(self) -> Extension:
         """Link the next running record; the ceiling counts from ``latest``. Never after finish(). Raises BadTime."""
-        assert self._pending is None or self._pending[0].kind is CeilingKind.RUNNING, "the chain is being finished"
+        assert self._pending is None or self._pending.record.kind is CeilingKind.RUNNING, "the chain is being finished"
         return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=self._is_short())
 
     def _is_short(self) -> bool:
@@ -233,37 +248,11 @@ class CeilingChain:
         A running record in doubt is decided first; an orderly one in doubt is linked again as it is, because nothing
         was granted since.
         """
-        if self._pending is not None and self._pending[0].kind is CeilingKind.RUNNING:
+        if self._pending is not None and self._pending.record.kind is CeilingKind.RUNNING:
             decided = self.extend()
             if not isinstance(decided, Extended):
                 return decided
         return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns, patient=True)
-
-    def _empty(self) -> _Before | InDoubt:
-        """Return what an empty chain begins with: nothing under the first map, else what its origin says."""
-        if self._origin is None and self._identity.map_number == 1:
-            return _Before(0, 0, 0, 0)
-        if self._origin is None:
-            raise BadConfiguration(
-                "chain-not-begun",
-                f"shard {self._identity.shard} has no chain under map {self._identity.map_number}",
-                hint="a chain of a later map begins where those of the map before were terminated",
-            )
-        begins = self._origin()
-        if isinstance(begins, InDoubt):
-            return begins
-        return _Before(0, max(begins.floor_ns, begins.settle_to_ns), begins.floor_ns, begins.settle_to_ns)
-
-    def _before(self, number: int, data: bytes) -> _Before | Deposed:
-        mine = self._identity
-        record = ceiling_of(data, (mine.cluster_id, mine.map_number, mine.shard), number)
-        match record.kind:
-            case CeilingKind.TERMINAL:
-                return self._depose(f"record {number} of the chain is terminal: read the map anew")
-            case CeilingKind.ORDERLY:
-                return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-            case CeilingKind.RUNNING:
-                return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)
 
     def _link(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant, *, patient: bool | None) -> Extension:
         """Link what is pending, or else the next record. ``patient``: see ``_by_mount``."""
@@ -271,16 +260,15 @@ class CeilingChain:
             return self.deposed
         if self._pending is None:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
-        record, data = self._pending
-        listed = self._by_mount(functools.partial(self._link_and_look, record.number, data), patient)
+        pending = self._pending
+        listed = self._by_mount(functools.partial(self._link_and_look, pending.record.number, pending.data), patient)
         if isinstance(listed, Overtaken):
             return self._depose(listed.reason)
         if isinstance(listed, InDoubt):
             return listed
-        self._pending = None
-        self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self.number, self.ceiling_ns, self._linked = record.number, record.ceiling_ns, data
-        return Extended(record, data)
+        self._pending, self._newest = None, pending
+        self.number, self.ceiling_ns = pending.record.number, pending.record.ceiling_ns
+        return pending
 
     def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: ARG002, FBT001
         """Do what touches the mount: here, however long it takes."""
@@ -296,29 +284,15 @@ class CeilingChain:
             self._prune([each for each in listed if each <= number - RECORDS_KEPT])
         return listed
 
-    def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> tuple[CeilingRecord, bytes]:
-        before = self._newest
-        assert before is not None, "begin() comes first"
-        token = self._time.token()
-        signer = self._signer.signer_at(token.midpoint_ns)
-        ceiling = max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)
+    def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> Extended:
+        newest = None if self._newest is None else self._newest.record
+        number, before_ns = (0, 0) if newest is None else (newest.number, newest.ceiling_ns)
+        ceiling = max(before_ns, floor_ns, settle_to_ns)
         if kind is CeilingKind.RUNNING:
             ahead = self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns
             ceiling = max(ceiling, self._time.now().latest + ahead)
-        record = CeilingRecord(
-            cluster_id=self._identity.cluster_id,
-            map_number=self._identity.map_number,
-            shard=self._identity.shard,
-            number=before.number + 1,
-            node=self._identity.node,
-            incarnation=self._identity.incarnation,
-            kind=kind,
-            ceiling_ns=ceiling,
-            floor_ns=floor_ns,
-            settle_to_ns=settle_to_ns,
-            time=token.encode(),
-        )
-        return record, sign(Kind.CEILING, record, signer)
+        begins = Beginning(floor_ns, settle_to_ns)
+        return _signed(self._identity, number + 1, kind, ceiling, begins, self._time, self._signer)
 
     def _prune(self, old: list[int]) -> None:
         """Remove a few of this node's old records. A failure costs nothing: the next link tries again."""
@@ -406,6 +380,50 @@ def look_for(port: ChainPort, number: int) -> Listed:
     return InDoubt(f"record {number} is linked and not listed")
 
 
+def newest_record(port: ChainPort) -> CeilingRecord | None:
+    """Return the newest record of a chain, unjudged, or None for an empty one. Raises Environment, TryAgain, Damaged.
+
+    For looking, and for courtesy: the chain may have gone on since.
+    """
+    found = newest_of(port)
+    return None if found is None else open_ceiling(found[1], f"record {found[0]} of a chain")[0]
+
+
+def _after(record: CeilingRecord) -> Beginning:
+    """Return what follows from a chain's newest record: the ceiling of a run, or what it says when it stopped."""
+    if record.kind is CeilingKind.RUNNING:
+        return Beginning(record.ceiling_ns, record.ceiling_ns)
+    return Beginning(record.floor_ns, record.settle_to_ns)
+
+
+def _signed(
+    identity: ShardIdentity,
+    number: int,
+    kind: CeilingKind,
+    ceiling_ns: Instant,
+    begins: Beginning,
+    time: NodeTime,
+    signer: Signer | KeyInUse,
+) -> Extended:
+    """Make a record of a chain as of now. Raises BadTime."""
+    token = time.token()
+    key = signer.signer_at(token.midpoint_ns)
+    record = CeilingRecord(
+        cluster_id=identity.cluster_id,
+        map_number=identity.map_number,
+        shard=identity.shard,
+        number=number,
+        node=identity.node,
+        incarnation=identity.incarnation,
+        kind=kind,
+        ceiling_ns=ceiling_ns,
+        floor_ns=begins.floor_ns,
+        settle_to_ns=begins.settle_to_ns,
+        time=token.encode(),
+    )
+    return Extended(record, sign(Kind.CEILING, record, key))
+
+
 UNDER_WAY = InDoubt("the mount has not answered yet")
 
 
@@ -469,3 +487,77 @@ class CeilingExtender(CeilingChain):
                 job.set_result(steps())
             except BaseException as problem:  # noqa: BLE001 - it is raised where the extension was asked for
                 job.set_exception(problem)
+
+
+# -- from map to map ---------------------------------------------------------------------------------------------------
+
+ENDING_LOOKS_MAX: Final = 6
+"""How often a chain is looked at in one call that is to end it: its owner may extend it meanwhile."""
+
+type Polite = Callable[[CeilingRecord], str | None]
+"""Says why a running record's owner is to be given time, or None: that spares everybody a wait, and nothing rests on
+it."""
+
+
+@dataclass(slots=True)
+class Succession:
+    """One process's share in ending chains that others follow. Not thread-safe; touches the mount."""
+
+    cluster_id: bytes
+    predecessors: Callable[[int], Sequence[int]]
+    """The shards after which those begin whose chains are of a map."""
+    port_of: Callable[[int, int], ChainPort]
+    """The chain of a map and a place."""
+    time: NodeTime
+    signer: Signer | KeyInUse
+    node: str
+    incarnation: bytes
+    polite: Polite = lambda _: None
+    _known: dict[int, Beginning] = field(default_factory=dict)
+
+    def beginning(self, chain: int) -> Beginning | InDoubt:
+        """End every chain that those of a map follow, and what these follow; return what each of the map's begins with.
+
+        The latter too: a chain may end before it has taken on the numbers of those that it follows.
+        InDoubt: not all have ended yet; ask again. Idempotent. Raises BadTime, Damaged.
+        """
+        if chain not in self._known:
+            places = [chain_of(shard) for shard in self.predecessors(chain)]
+            ended = [self._ended(*place) for place in places]
+            ended += [self.beginning(earlier) for earlier in sorted({earlier for earlier, _ in places})]
+            doubt = next((each for each in ended if isinstance(each, InDoubt)), None)
+            if doubt is not None:
+                return doubt
+            numbers = [NOTHING_BEFORE, *(each for each in ended if isinstance(each, Beginning))]
+            self._known[chain] = Beginning(
+                max(each.floor_ns for each in numbers), max(each.settle_to_ns for each in numbers)
+            )
+        return self._known[chain]
+
+    def _ended(self, chain: int, shard: int) -> Beginning | InDoubt:
+        """End one chain; return the numbers of its terminal record."""
+        port = self.port_of(chain, shard)
+        mine = ShardIdentity(self.cluster_id, chain, shard, self.node, self.incarnation)
+        where = f"the chain of shard {shard}, map {chain}"
+        seen = 0
+        try:
+            for _ in range(ENDING_LOOKS_MAX):
+                number, data = newest_of(port) or (0, b"")
+                newest = ceiling_of(data, (self.cluster_id, chain, shard), number) if number else None
+                if newest is not None and newest.kind is CeilingKind.TERMINAL:
+                    if seen == number:
+                        return Beginning(newest.floor_ns, newest.settle_to_ns)
+                    seen = number
+                    continue
+                begins = self.beginning(chain) if newest is None else _after(newest)
+                why = self.polite(newest) if newest is not None and newest.kind is CeilingKind.RUNNING else None
+                if isinstance(begins, InDoubt):
+                    return begins
+                if why is not None:
+                    return InDoubt(f"{where} is not ended yet: {why}")
+                highest = max(0 if newest is None else newest.ceiling_ns, begins.floor_ns, begins.settle_to_ns)
+                last = _signed(mine, number + 1, CeilingKind.TERMINAL, highest, begins, self.time, self.signer)
+                seen = number + 1 if port.link(number + 1, last.data) else 0
+        except (Environment, TryAgain) as problem:
+            return InDoubt(f"{where} is perhaps not ended: {problem.message}")
+        return InDoubt(f"{where} goes on while it is being ended")

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from timeagent.canonical import decode
 from timeagent.clock import NodeTime
@@ -29,7 +29,7 @@ from timeagent.units import INSTANT_MAX, MS, Instant, Span, TimeInterval, rfc333
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Holder, Mode, Phase
 from ..formats.policy import PolicyNumbers
-from ..formats.witness import SignedWitness, Witness
+from ..formats.witness import Revoked, SessionWitness, SignedWitness, Witness
 from . import wire
 from .wire import NO_REQUEST, REQUESTS_MAX, Age, Denied, Over, Refused, Relinquish
 
@@ -157,8 +157,7 @@ class LeaseUnavailable(msgspec.Struct, frozen=True, gc=False):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True, gc=False):
     """The shard's witness contradicts what this holder knows: it is refused. A clock is out of its bounds."""
 
     reason: str
@@ -167,7 +166,19 @@ class Suspect:
     correlation_id: bytes = b""
 
 
+class Stands(msgspec.Struct, frozen=True, gc=False):
+    """A session lease is granted or renewed."""
+
+    signed: SignedWitness
+    witness: SessionWitness
+    leases: int
+    """How many leases are out under it, as its shard counts."""
+    revoked: tuple[Revoked, ...] = ()
+    """Of the leases that its witness names as ended, who revoked them and why, as the shard says, unsigned."""
+
+
 type Result = LeaseGranted | Denied | Over | LeaseUnavailable | Suspect | Refused
+type SessionResult = Stands | Result
 
 
 def may_ask_again(result: Result) -> bool:
@@ -190,21 +201,11 @@ class LeaseClient:
         self._holder = holder
         self._randomness = randomness
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- leases --------------------------------------------------------------------------------------------------------
 
-    def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
+    def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X, sent: ClockLook | None = None) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return self._asks([domain], age, mode, ClockLook.of(self._time))[0]
-
-    def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: ClockLook) -> list[Ask]:
-        """Return requests, new ones for what is only named."""
-        names, first_ns = iter(self._request_ids(len(domains))), sent.now.midpoint
-        return [
-            Ask(each, name := next(names), age or Age(first_try_ns=first_ns, request_id=name), sent.token, mode)
-            if isinstance(each, str)
-            else each
-            for each in domains
-        ]
+        return _ask(domain, self._randomness.randbytes(16), age, mode, sent or ClockLook.of(self._time))
 
     def _request_ids(self, count: int) -> list[bytes]:
         """Return new ones: the same that one after the other would be."""
@@ -236,7 +237,10 @@ class LeaseClient:
         """
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or ClockLook.of(self._time)
-        asked = self._asks(asks, None, mode, sent)
+        asked = [
+            _ask(each, name, None, mode, sent) if isinstance(each, str) else each
+            for each, name in zip(asks, self._request_ids(len(asks)), strict=True)
+        ]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = sent.now.latest + wait_ns + term
         requests: list[wire.Request] = [
@@ -258,10 +262,7 @@ class LeaseClient:
             )
             for each in asked
         ]
-        results, useless = self._exchange(requests, asked, sent.token, wait_ns)
-        if useless:
-            self.relinquish(useless)
-        return results
+        return self._exchange(requests, asked, sent.token, wait_ns)
 
     def renew(
         self,
@@ -294,7 +295,7 @@ class LeaseClient:
             )
             for each, request_id in zip(leases, self._request_ids(len(leases)), strict=True)
         ]
-        return self._exchange(requests, leases, sent.token, give_up_ns=give_up_ns)[0]
+        return self._exchange(requests, leases, sent.token, give_up_ns=give_up_ns)
 
     def upgrade(  # noqa: PLR0913 - as above
         self,
@@ -336,19 +337,96 @@ class LeaseClient:
             )
             for each, name in zip(leases, request_ids, strict=True)
         ]
-        return self._exchange(requests, leases, sent.token, wait_ns)[0]
+        return self._exchange(requests, leases, sent.token, wait_ns)
 
     def relinquish(self, givings: Sequence[Relinquish], give_up_ns: Instant | None = None) -> list[Result]:
         """Give leases of one shard back, by requests without an id: they are over for the holder before this is called.
 
-        Ended says what the shard made of it: ``expired`` if it had broken the lease before.
+        Over says what the shard made of it: ``expired`` if it had broken the lease before.
         ``give_up_ns``: as for ``renew``; only then the clock is read, and BadTime raised.
         """
         names = self._request_ids(len(givings))
         requests: list[wire.Request] = [
-            msgspec.structs.replace(each, request_id=name) for each, name in zip(givings, names, strict=True)
+            replace(each, request_id=name) for each, name in zip(givings, names, strict=True)
         ]
-        return self._exchange(requests, givings, None, give_up_ns=give_up_ns, patient=True)[0]
+        return self._exchange(requests, givings, None, give_up_ns=give_up_ns, patient=True)
+
+    # -- session leases ------------------------------------------------------------------------------------------------
+
+    def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
+        """Ask for a session lease, going by a map. Raises BadTime."""
+        sent = ClockLook.of(self._time)
+        request = wire.BeginSession(
+            request_id=self._randomness.randbytes(16),
+            map_number=map_number,
+            holder=self._holder,
+            term_ns=term_ns,
+            expiry_ns_max=sent.now.latest + term_ns,
+        )
+        return self._about_session(request, sent)
+
+    def renew_session(
+        self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None, map_number: int = FIRST_MAP
+    ) -> SessionResult:
+        """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
+        sent = ClockLook.of(self._time)
+        request = wire.RenewSession(
+            request_id=self._randomness.randbytes(16),
+            map_number=map_number,
+            session_id=session_id,
+            term_ns=term_ns,
+            expiry_ns_max=sent.now.latest + term_ns,
+        )
+        return self._about_session(request, sent, give_up_ns)
+
+    def drop_session(self, dropping: wire.DropSession, give_up_ns: Instant | None = None) -> SessionResult:
+        """Give it back, by a request without an id, with all leases under it: they are over before this is called.
+
+        Raises BadTime.
+        """
+        request: wire.Request = replace(dropping, request_id=self._randomness.randbytes(16))
+        replies = self._call([request], 0, give_up_ns, patient=True)
+        return replies if isinstance(replies, LeaseUnavailable) else as_result(replies[0], "")
+
+    def leases_under(self, session_id: bytes) -> Iterator[tuple[wire.LeaseView, ...]]:
+        """Yield the leases under a session lease, unsigned, page by page; no more of them once no answer comes."""
+        after, more = "", True
+        while more:
+            question = wire.Inspect(after_domain=after, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
+            replies = self._call([question])
+            if isinstance(replies, LeaseUnavailable) or not isinstance(page := replies[0], wire.LeasePage):
+                return
+            yield page.leases
+            after, more = page.after_domain, page.more
+
+    def _about_session(
+        self, request: wire.BeginSession | wire.RenewSession, sent: ClockLook, give_up_ns: Instant | None = None
+    ) -> SessionResult:
+        replies = self._call([request], 0, give_up_ns)
+        if isinstance(replies, LeaseUnavailable):
+            return replies
+        if not isinstance(reply := replies[0], wire.SessionGranted):
+            return as_result(reply, "")
+        where = "the shard's witness of a session lease"
+        came = ClockLook.of(self._time)
+        try:
+            signed = decode(SignedWitness, reply.signed, where)
+            witness = signed.statement(where)
+            shards = signed.batch_head(where).signed_time(where)
+        except Damaged as problem:
+            return LeaseUnavailable("", "answer-damaged", problem.message)
+        if (
+            not isinstance(witness, SessionWitness)
+            or witness.holder != self._holder
+            or (isinstance(request, wire.RenewSession) and request.session_id != witness.session_id)
+        ):
+            return Suspect("it is about another session lease, or another holder")
+        reason = contradiction(shards, sent.token, came.token) or self._beyond(witness.expiry_ns, came)
+        if reason is not None:
+            return Suspect(reason)
+        if not came.now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns):
+            return LeaseUnavailable("", "late", "the answer leaves less than the margin until the expiry")
+        return Stands(signed, witness, reply.leases, reply.revoked)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -361,11 +439,11 @@ class LeaseClient:
         give_up_ns: Instant | None = None,
         *,
         patient: bool = False,
-    ) -> tuple[list[Result], list[Relinquish]]:
+    ) -> list[Result]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are.
 
         ``before``: this node's signed time by which witnesses are judged that belong to no Ask; None: none can come.
-        Returns with the results what was granted and is of no use: too late, or suspect.
+        Of what is asked for, what is of no use is given back: it came too late, or is suspect.
         """
         results: list[Result] = []
         came: ClockLook | None = None
@@ -373,7 +451,7 @@ class LeaseClient:
             replies = self._call(requests[start:end], wait_ns, give_up_ns, patient=patient)
             about = asked[start:end]
             if isinstance(replies, LeaseUnavailable):
-                results += [msgspec.structs.replace(replies, domain=each.domain) for each in about]
+                results += [replace(replies, domain=each.domain) for each in about]
             elif before is None or not any(type(reply) is wire.Granted for reply in replies):
                 results += [as_result(reply, each.domain) for reply, each in zip(replies, about, strict=True)]
             else:
@@ -384,14 +462,13 @@ class LeaseClient:
                 except BadTime:
                     if type(about[0]) is Ask:  # nobody will ever know of these: all of them are too late
                         never = ClockLook(0, TimeInterval(INSTANT_MAX, INSTANT_MAX), before)
-                        results += self._judge_all(replies, about, before, never)
-                        self.relinquish(self._without_late(results, never)[1])
+                        self._without_late([*results, *self._judge_all(replies, about, before, never)], never, asked)
                     raise
                 results += self._judge_all(replies, about, before, came)
-        return (results, []) if came is None else self._without_late(results, came)
+        return results if came is None else self._without_late(results, came, asked)
 
-    def _without_late(self, results: list[Result], came: ClockLook) -> tuple[list[Result], list[Relinquish]]:
-        """Return what can be used, and what is to be given back.
+    def _without_late(self, results: list[Result], came: ClockLook, asked: Sequence[About]) -> list[Result]:
+        """Return what can be used. What was asked for and cannot be is given back.
 
         By the last reading for all, and once: what is given back must not be handed over by a clock that has changed
         its mind since.
@@ -404,7 +481,9 @@ class LeaseClient:
                 useless.append(Relinquish(NO_REQUEST, each.witness.domain, each.witness.correlation_id))
             elif type(each) is Suspect:
                 useless.append(Relinquish(NO_REQUEST, each.domain, each.correlation_id))
-        return results, useless
+        if useless and type(asked[0]) is Ask:
+            self.relinquish(useless)
+        return results
 
     def _call(
         self,
@@ -447,22 +526,20 @@ class LeaseClient:
             if type(reply) is not wire.Granted:
                 results.append(as_result(reply, each.domain))
                 continue
+            where = f"the shard's witness on {each.domain!r}"
             try:
-                signed = decode(SignedWitness, reply.signed)
-                witness = decode(Witness, signed.entry)
+                signed = decode(SignedWitness, reply.signed, where)
+                witness = decode(Witness, signed.entry, where)
                 asked = each.time if type(each) is Ask else before
                 if signed.head != head or asked is not judged:
-                    contradicted = contradiction(signed.batch_head().signed_time(), asked, came.token)
+                    contradicted = contradiction(signed.batch_head(where).signed_time(where), asked, came.token)
                     head, judged = signed.head, asked
-            except Damaged:
-                why = _damage(reply.signed, each.domain)
-                results.append(LeaseUnavailable(each.domain, "answer-damaged", why))
+            except Damaged as problem:
+                results.append(LeaseUnavailable(each.domain, "answer-damaged", problem.message))
                 continue
-            if witness.domain != each.domain or witness.holder != self._holder:
-                whose = witness.holder
-                reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
-            else:
-                reason = contradicted or self._beyond(witness.expiry_ns, came)
+            whose, reason = witness.holder, contradicted or self._beyond(witness.expiry_ns, came)
+            if witness.domain != each.domain or whose != self._holder:
+                reason = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
             granted = LeaseGranted(signed, witness, came, reply.hints)
             results.append(granted if reason is None else Suspect(reason, witness.domain, witness.correlation_id))
         return results
@@ -471,6 +548,10 @@ class LeaseClient:
         """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
         longest = came.now.latest + self._policy.granted_ns_max
         return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None
+
+
+def _ask(domain: str, name: bytes, age: Age | None, mode: Mode, sent: ClockLook) -> Ask:
+    return Ask(domain, name, age or Age(first_try_ns=sent.now.midpoint, request_id=name), sent.token, mode)
 
 
 def as_result(reply: wire.Reply, domain: str) -> Result:
@@ -501,18 +582,6 @@ def contradiction(shards: SignedTime, before: SignedTime, after: SignedTime) -> 
             f"at {rfc3339(after.interval.latest)} at the latest"
         )
     return None
-
-
-def _damage(raw: bytes, domain: str) -> str:
-    """Return what is wrong with a witness that cannot be read."""
-    where = f"the shard's witness on {domain!r}"
-    try:
-        signed = decode(SignedWitness, raw, where)
-        signed.witness(where)
-        signed.batch_head(where).signed_time(where)
-    except Damaged as problem:
-        return problem.message
-    raise AssertionError(where)
 
 
 def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:

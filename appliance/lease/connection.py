@@ -1,4 +1,4 @@
-"""One client of a server: what it sent and has not read, what it may do, its calls of a turn, and that it has gone.
+"""One client of a shard's server: what it sent and has not read, what it may do, its calls of a turn; that it has gone.
 
 Everything that a client can make a server keep is bounded here: bytes not yet a frame, bytes not yet read, requests a
 second, time that nothing moves. Works the same over a plain socket and over TLS; never blocks.
@@ -13,50 +13,24 @@ is withdrawn when the connections are gone over which it asked, and none has com
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import socket
 import ssl
-import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from timeagent.errors import Environment
 from timeagent.units import MINUTE, SECOND, Span
 
 from ..formats.lease import Holder, Phase
-from .wire import (
-    LENGTH_BYTES,
-    NO_REQUEST,
-    REQUEST_FRAME_BYTES_MAX,
-    Acquire,
-    Attend,
-    Encoded,
-    Hello,
-    Refused,
-    Relinquish,
-    Renew,
-    Reply,
-    Request,
-    Task,
-    Upgrade,
-    Withdraw,
-    body_length,
-    encode_answer,
-)
+from . import wire
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is received at once. With twice as much each receiving maps fresh pages, and takes nine times as long."""
 
 _SEND_BYTES: Final = 1024 * 1024
 _TLS_RECORD_BYTES: Final = 16 * 1024
-_PEERCRED: Final = struct.Struct("3i")
-_SO_PEERGROUPS: Final = 59
-"""socket(7): the supplementary groups of the other end; the socket module has no name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,41 +85,6 @@ class Peer:
 
 
 @dataclass(slots=True, eq=False)
-class PendingCall:
-    """A call of which some answer is held back."""
-
-    connection: Connection
-    replies: list[Reply | Encoded | None]
-    missing: int
-    waiters: list[DeferredReply] = field(default_factory=list)
-
-    def fill(self, replies: Sequence[Reply | Encoded | None]) -> None:
-        """Take what was answered at once. What a waiter has got meanwhile stays."""
-        for position, reply in enumerate(replies):
-            self.replies[position] = self.replies[position] or reply
-        self.missing = self.replies.count(None)
-
-
-@dataclass(slots=True, eq=False)
-class DeferredReply:
-    """Who waits for one answer of a call: the shard's waiter."""
-
-    owed: PendingCall
-    position: int
-    answered: Callable[[PendingCall], None]
-    """Called after the answer has come, from whichever thread called the shard."""
-
-    @property
-    def gone(self) -> bool:
-        return not self.owed.connection.open
-
-    def answer(self, reply: Reply | Encoded) -> None:
-        """Take the answer, from whichever thread called the shard."""
-        self.owed.replies[self.position] = reply
-        self.answered(self.owed)
-
-
-@dataclass(slots=True, eq=False)
 class Connection:
     """One socket of a peer. Whoever reads or sends here must be ready for OSError: the connection is over then."""
 
@@ -153,8 +92,8 @@ class Connection:
     peer: Peer
     since_ns: int
     """When something last moved: a whole call came in, or a part of an answer was read."""
-    received: bytes | bytearray = b""
-    """What is no whole frame yet: as it came where one receiving brought it, gathered where several did."""
+    received: bytes = b""
+    """What is no whole frame yet."""
     unsent: bytearray = field(default_factory=bytearray)
     events: int = select.EPOLLIN
     """What the loop is told of; 0: of nothing."""
@@ -162,11 +101,6 @@ class Connection:
     """Calls whose answers are not complete, and those behind them: answers go out in the order of the calls."""
     leaving: bool = False
     """It gets what waits for it, and is closed then."""
-    tls: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        """See what kind of socket it is."""
-        self.tls = isinstance(self.socket, ssl.SSLSocket)
 
     @property
     def open(self) -> bool:
@@ -175,53 +109,45 @@ class Connection:
 
     def release(self) -> None:
         """Let the answers go that are complete, up to the first that is not."""
-        while self.owed and not self.owed[0].missing:
+        while self.owed and None not in self.owed[0].replies:
             owed = self.owed.popleft()
             self.peer.waiting -= len(owed.waiters)
-            self.unsent += encode_answer([reply for reply in owed.replies if reply is not None])
+            self.unsent += wire.encode_answer([reply for reply in owed.replies if reply is not None])
 
     def receive(self) -> bool:
         """Take what is there; False: nothing yet. Raises OSError, also when the other end has closed."""
         try:
             part = self.socket.recv(RECEIVE_BYTES)
+            self.received += part
             # TLS hands over one record at a time; what it has decrypted already no selector ever reports.
-            while part and self.tls and self.socket.pending():  # type: ignore[attr-defined]
-                self._gather(part)
+            while part and isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
                 part = self.socket.recv(_TLS_RECORD_BYTES)
+                self.received += part
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         if not part:
             raise ConnectionResetError("closed by the other end")
-        self._gather(part)
         return True
 
-    def _gather(self, part: bytes) -> None:
-        if not self.received:
-            self.received = part
-            return
-        if isinstance(self.received, bytes):
-            self.received = bytearray(self.received)
-        self.received += part
-
-    def used(self, size: int) -> None:
-        """Forget the first bytes of what was received."""
-        if size == len(self.received):
-            self.received = b""
-        elif size:
-            self.received = self.received[size:]
+    def next_frame(self, offset: int) -> int | None:
+        """Return where the frame that begins at ``offset`` ends, or None while it is not whole. Raises Damaged."""
+        begin = offset + wire.LENGTH_BYTES
+        if len(self.received) < begin:
+            return None
+        end = begin + wire.body_length(self.received, wire.REQUEST_FRAME_BYTES_MAX, offset)
+        return end if end <= len(self.received) else None
 
     def send_at_once(self, frame: bytes) -> bool:
         """Send an answer if nothing else waits; what the socket does not take waits. False: some does. Raises OSError.
 
         TLS is not asked here: a write of its that is tried again has to be the same.
         """
-        if self.tls or self.unsent:
-            self.unsent += frame
-            return False
-        try:
-            sent = self.socket.send(frame)
-        except BlockingIOError:
-            sent = 0
+        sent = 0
+        if not self.unsent and not isinstance(self.socket, ssl.SSLSocket):
+            try:
+                sent = self.socket.send(frame)
+            except BlockingIOError:
+                sent = 0
         if sent < len(frame):
             self.unsent += memoryview(frame)[sent:]
         return not self.unsent
@@ -238,65 +164,33 @@ class Connection:
             pass
         return before - len(self.unsent)
 
-    def next_frame(self, offset: int) -> int | None:
-        """Return where the frame that begins at ``offset`` ends, or None while it is not whole. Raises Damaged."""
-        begin = offset + LENGTH_BYTES
-        if len(self.received) < begin:
-            return None
-        end = begin + body_length(self.received, REQUEST_FRAME_BYTES_MAX, offset)
-        return end if end <= len(self.received) else None
+
+@dataclass(slots=True, eq=False)
+class PendingCall:
+    """A call of which some answer is held back: it goes out once none is None."""
+
+    connection: Connection
+    replies: list[wire.Reply | wire.Encoded | None]
+    waiters: list[DeferredReply] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A connection that the TLS listener has let in, with the frame of its Hello."""
+@dataclass(slots=True, eq=False)
+class DeferredReply:
+    """Who waits for one answer of a call: the shard's waiter."""
 
-    socket: socket.socket
-    name: str
-    key_id: bytes
-    received: bytes
+    owed: PendingCall
+    position: int
+    answered: Callable[[Connection], None]
+    """Called after the answer has come, from whichever thread called the shard."""
 
+    @property
+    def gone(self) -> bool:
+        return not self.owed.connection.open
 
-def refusal(code: str, message: str, hint: str = "") -> bytes:
-    """Return the answer that ends a connection: one Refused, about no request."""
-    return encode_answer([Refused(request_id=NO_REQUEST, code=code, message=message, hint=hint)])
-
-
-def credentials(connection: socket.socket) -> tuple[int, int, list[int]]:
-    """Return process, user and groups of the other end of a Unix socket, as they were when it connected.
-
-    Raises OSError.
-    """
-    process, user, group = _PEERCRED.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-    )
-    groups = {group}
-    try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * 1024)
-    except OSError:  # an old kernel, or more groups than fit: the first group is known all the same
-        raw = b""
-    groups.update(struct.unpack(f"{len(raw) // 4}I", raw))
-    return process, user, sorted(groups)
-
-
-def permitted(user: int, groups: Iterable[int], *, own_user: int, group: int | None) -> bool:
-    """Whether a process of this machine may use the socket: the same user, the superuser, or the configured group."""
-    return user in (own_user, 0) or (group is not None and group in groups)
-
-
-def held_back(
-    connection: Connection, call: Sequence[Request], limits: ClientLimits, answered: Callable[[PendingCall], None]
-) -> PendingCall | None:
-    """Return where the answers of a call are gathered, if it lets the shard hold any back; counted with its peer."""
-    owed: PendingCall | None = None
-    for position, request in enumerate(call):
-        if isinstance(request, Acquire | Upgrade | Attend) and request.wait_ns:
-            if connection.peer.waiting >= limits.waiters_per_peer:
-                break
-            owed = owed or PendingCall(connection, [None] * len(call), len(call))
-            owed.waiters.append(DeferredReply(owed, position, answered))
-            connection.peer.waiting += 1
-    return owed
+    def answer(self, reply: wire.Reply | wire.Encoded) -> None:
+        """Take the answer, from whichever thread called the shard."""
+        self.owed.replies[self.position] = reply
+        self.answered(self.owed.connection)
 
 
 GRACE_NS: Final[Span] = 2 * SECOND
@@ -320,46 +214,40 @@ class TentativeLeaseReaper:
 
     def __init__(self) -> None:
         self._asked: dict[Holder, _Asked] = {}
-        self._over: dict[Connection, set[Holder]] = {}
-        self._left: dict[Holder, None] = {}
 
-    def heard(self, connection: Connection, call: Sequence[Request]) -> None:
+    def heard(self, connection: Connection, call: Sequence[wire.Request]) -> None:
         """Take note of who asks for what over a connection."""
         for request in call:
-            if isinstance(request, Acquire) and request.phase is Phase.TENTATIVE:
+            if isinstance(request, wire.Acquire) and request.phase is Phase.TENTATIVE:
                 asked = self._asked.setdefault(request.holder, _Asked())
                 asked.connections.add(connection)
                 asked.domains[request.domain] = None
                 if len(asked.domains) > DOMAINS_MAX:
                     del asked.domains[next(iter(asked.domains))]
-                self._over.setdefault(connection, set()).add(request.holder)
-                self._left.pop(request.holder, None)
 
     def left(self, connection: Connection, now: int) -> None:
         """Take note that a connection is closed."""
-        for holder in self._over.pop(connection, ()):
-            asked = self._asked[holder]
-            asked.connections.discard(connection)
-            if not asked.connections:
+        for asked in self._asked.values():
+            if connection in asked.connections:
+                asked.connections.remove(connection)
                 asked.left_ns = now
-                self._left[holder] = None
 
-    def gone(self, now: int) -> list[Task]:
+    def gone(self, now: int) -> list[wire.Task]:
         """Return what has to be withdrawn of those who have been away for too long; they are not known any more."""
-        over = [holder for holder in self._left if now - self._asked[holder].left_ns >= GRACE_NS]
-        for holder in over:
-            del self._left[holder]
-        return [Withdraw(holder=holder, domains=tuple(self._asked.pop(holder).domains)) for holder in over]
+        over = [
+            holder for holder, asked in self._asked.items() if not asked.connections and now - asked.left_ns >= GRACE_NS
+        ]
+        return [wire.Withdraw(holder=holder, domains=tuple(self._asked.pop(holder).domains)) for holder in over]
 
 
-def ordinary(call: Sequence[Request]) -> bool:
+def ordinary(call: Sequence[wire.Request]) -> bool:
     """Whether there is nothing in a call that a server has to remember: no Hello, nothing tentative, nobody waits."""
     for request in call:
         kind = type(request)
-        if kind is Acquire:
+        if kind is wire.Acquire:
             if request.wait_ns or request.phase is not Phase.HELD:  # type: ignore[union-attr]
                 return False
-        elif kind is not Relinquish and kind is not Renew:
+        elif kind is not wire.Relinquish and kind is not wire.Renew:
             return False
     return True
 
@@ -367,92 +255,65 @@ def ordinary(call: Sequence[Request]) -> bool:
 class RequestBatch:
     """The calls of one turn, in the order in which they came."""
 
-    __slots__ = ("_answered", "_greeted", "_limits", "_reaper", "calls", "requests", "waiters")
+    __slots__ = ("_answered", "_limits", "_reaper", "calls", "requests", "waiters")
 
     def __init__(
-        self, limits: ClientLimits, reaper: TentativeLeaseReaper, answered: Callable[[PendingCall], None]
+        self, limits: ClientLimits, reaper: TentativeLeaseReaper, answered: Callable[[Connection], None]
     ) -> None:
         """Begin without any. ``answered``: called when an answer has come that was held back."""
         self._limits = limits
         self._reaper = reaper
         self._answered = answered
-        self._greeted = False
-        self.requests: list[Request] = []
-        self.calls: list[tuple[Connection, int, PendingCall | None]] = []
-        """Whose call, how many requests, and where its answers are gathered if the shard may hold any back."""
+        self.requests: list[wire.Request] = []
+        self.calls: list[tuple[Connection, int, PendingCall | None, bool]] = []
+        """Whose call, how many requests, where its answers are gathered if any may be held back; is it a Hello."""
         self.waiters: dict[int, DeferredReply] = {}
         """By position among the requests."""
 
-    def take(self, connection: Connection, call: list[Request]) -> None:
+    def take(self, connection: Connection, call: list[wire.Request]) -> None:
         """Take a connection's next call."""
-        owed = None
+        owed, hello = None, False
         if not ordinary(call):
             self._reaper.heard(connection, call)
-            owed = held_back(connection, call, self._limits, self._answered)
-            if owed is not None:
-                self.waiters.update({len(self.requests) + each.position: each for each in owed.waiters})
-            self._greeted = self._greeted or any(isinstance(request, Hello) for request in call)
+            owed = self._held_back(connection, call)
+            hello = any(isinstance(request, wire.Hello) for request in call)
         self.requests += call
-        self.calls.append((connection, len(call), owed))
+        self.calls.append((connection, len(call), owed, hello))
 
-    def frames(self, replies: Sequence[Encoded | Reply | None]) -> tuple[dict[Connection, bytes], list[Connection]]:
+    def _held_back(self, connection: Connection, call: Sequence[wire.Request]) -> PendingCall | None:
+        """Return where the answers of a call are gathered, if it lets the shard hold any back."""
+        owed: PendingCall | None = None
+        for position, request in enumerate(call):
+            if isinstance(request, wire.Acquire | wire.Upgrade | wire.Attend) and request.wait_ns:
+                if connection.peer.waiting >= self._limits.waiters_per_peer:
+                    break
+                owed = owed or PendingCall(connection, [None] * len(call))
+                waiter = DeferredReply(owed, position, self._answered)
+                owed.waiters.append(waiter)
+                self.waiters[len(self.requests) + position] = waiter
+                connection.peer.waiting += 1
+        return owed
+
+    def frames(
+        self, replies: Sequence[wire.Encoded | wire.Reply | None]
+    ) -> tuple[dict[Connection, bytes], list[Connection]]:
         """Return what goes out at once; and who has answers at the connection. Those whose Hello is refused leave."""
         out: dict[Connection, bytes] = {}
         behind: list[Connection] = []
         start = 0
-        for connection, count, owed in self.calls:
+        for connection, count, owed, hello in self.calls:
             answer = replies[start : start + count]
+            start += count
             if owed is None and not connection.owed:
-                frame = encode_answer(answer)  # type: ignore[arg-type]  # nobody waits for any of them
+                frame = wire.encode_answer(answer)  # type: ignore[arg-type]  # nobody waits for any of them
                 out[connection] = out[connection] + frame if connection in out else frame
             else:
-                waiting = owed or PendingCall(connection, [None] * count, count)
-                waiting.fill(answer)
+                waiting = owed or PendingCall(connection, [None] * count)
+                for position, reply in enumerate(answer):
+                    if reply is not None:  # else a waiter has it, or will get it from another thread
+                        waiting.replies[position] = reply
                 connection.owed.append(waiting)
                 behind.append(connection)
-            if self._greeted and self._hello_refused(start, answer):
+            if hello and any(isinstance(each, wire.Refused) for each in answer):
                 connection.leaving = True  # another version, another cluster: nothing it says means what it seems to
-            start += count
         return out, behind
-
-    def _hello_refused(self, start: int, answer: Sequence[Encoded | Reply | None]) -> bool:
-        call = self.requests[start : start + len(answer)]
-        return any(isinstance(each, Hello) for each in call) and any(isinstance(each, Refused) for each in answer)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Return what tells one file from another under the same name."""
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-class UnixListener:
-    """A listening socket, and its file."""
-
-    def __init__(self, path: Path, group: int | None) -> None:
-        """Listen. A socket that an earlier run left is removed. ``group``: may connect too. Raises Environment."""
-        self._path = path
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            path.unlink(missing_ok=True)
-            self.socket.bind(str(path))
-            path.chmod(0o600)
-            if group is not None:
-                os.chown(path, -1, group)
-                path.chmod(0o660)
-            self.socket.listen(128)
-            self._bound = _identity(path)
-        except OSError as problem:
-            self.socket.close()
-            raise Environment(
-                "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
-            ) from None
-
-    def unlink(self) -> None:
-        """Remove the file, unless another server has bound its own under the same name meanwhile."""
-        with contextlib.suppress(OSError):
-            if _identity(self._path) == self._bound:
-                self._path.unlink()
-
-    def close(self) -> None:
-        self.socket.close()

@@ -12,7 +12,7 @@ lower what was: the watermark where the holder gave its word, the expiry where i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -20,7 +20,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_range
 from timeagent.units import Instant, rfc3339
 
-from ..formats.hints import joined, nothing_known
+from ..formats.hints import NOTHING_WRITTEN, Hints, joined, nothing_known
 from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
 from ..formats.witness import Ended, Witness, WitnessKind
 from .domain import (
@@ -43,10 +43,12 @@ from .domain import (
     past_of,
     remembering,
     said,
+    unwritten,
 )
 from .wire import (
     Acquire,
     Age,
+    BeginSession,
     Denied,
     DropSession,
     Over,
@@ -54,6 +56,7 @@ from .wire import (
     Refused,
     Relinquish,
     Renew,
+    RenewSession,
     Revoke,
     Unavailable,
     Upgrade,
@@ -92,9 +95,16 @@ def dated(leases: tuple[LeaseRecord, ...], memory: Memory) -> tuple[LeaseRecord,
 
 
 def end_lease(
-    domain: str, state: Taken, lease: LeaseRecord, ending: Ending, floor: Instant, settle_to: Instant
+    domain: str,
+    state: Taken,
+    lease: LeaseRecord,
+    ending: Ending,
+    brings: tuple[Instant, Instant],
+    hints: Hints | None,
+    bounds: Bounds,
 ) -> tuple[State, Ended]:
-    """End a lease; floor and settle_to are what it brings, never lower than what was."""
+    """End a lease. ``brings``: floor and settle_to, never lower than what was; ``hints``: see ``remembering``."""
+    floor, settle_to = brings
     before = state.memory
     gone = before.before_last
     if before.last_ended is not None and gone is not None:
@@ -114,14 +124,13 @@ def end_lease(
         hints=before.hints,
     )
     ended = Ended(domain=domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
-    if len(state.leases) == 1:
-        return Free(memory=memory), ended
     rest = tuple(each for each in dated(state.leases, before) if each.correlation_id != lease.correlation_id)
-    return Taken(memory=memory, leases=rest), ended
+    left = Taken(memory=memory, leases=rest) if rest else Free(memory=memory)
+    return remembering(left, hints, bounds), ended
 
 
 def broken(
-    domain: str, state: Taken, over: list[LeaseRecord], bounds: Bounds, outcome: LeaseOutcome = LeaseOutcome.EXPIRED
+    domain: str, state: State, over: list[LeaseRecord], bounds: Bounds, outcome: LeaseOutcome = LeaseOutcome.EXPIRED
 ) -> tuple[State, tuple[Ended, ...]]:
     """End leases without their holders. Nothing was written under a tentative one, so it moves nothing."""
     left: State = state
@@ -129,58 +138,42 @@ def broken(
     for lease in over:
         assert isinstance(left, Taken)
         if lease.phase is Phase.TENTATIVE:
-            left, entry = end_lease(domain, left, lease, _unwritten(lease, LeaseOutcome.WITHDRAWN, bounds), 0, 0)
+            ending = unwritten(lease.correlation_id, LeaseOutcome.WITHDRAWN, bounds.now.midpoint)
+            left, entry = end_lease(domain, left, lease, ending, (0, 0), NOTHING_WRITTEN, bounds)
         else:
-            ending = _unwritten(lease, outcome, bounds)
-            left, entry = end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)
-            left = remembering(left, None, bounds)
+            ending = unwritten(lease.correlation_id, outcome, bounds.now.midpoint)
+            left, entry = end_lease(domain, left, lease, ending, (lease.expiry_ns, lease.expiry_ns), None, bounds)
         ended.append(entry)
     return left, tuple(ended)
 
 
-def _unwritten(lease: LeaseRecord, outcome: LeaseOutcome, bounds: Bounds) -> Ending:
-    return Ending(
-        correlation_id=lease.correlation_id,
-        outcome=outcome,
-        ended_ns=bounds.now.midpoint,
-        watermark_ns=None,
-        watermark_time=None,
-        messages=0,
-        chain_head=None,
-    )
-
-
 def relinquished(domain: str, state: Taken, lease: LeaseRecord, command: Relinquish, bounds: Bounds) -> Decision:
     """End a lease by its holder's word."""
-    if command.abandoned and lease.phase is Phase.HELD:
-        ending = _unwritten(lease, LeaseOutcome.ABANDONED, bounds)
-        left, ended = end_lease(domain, state, lease, ending, lease.expiry_ns, lease.expiry_ns)
-        left = remembering(left, None, bounds)
-        return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
-    if command.watermark_time is None and command.watermark_ns in (None, lease.lowest_ns, lease.floor_ns):
-        if command.messages or command.chain_head is not None:
-            why = f"{command.messages} messages on {domain!r} have no watermark"
-            return Decision(state, _refused(command, "watermark-missing", why, "say the highest timestamp written"))
-        outcome = LeaseOutcome.RELINQUISHED if lease.phase is Phase.HELD else LeaseOutcome.WITHDRAWN
-        left, ended = end_lease(domain, state, lease, _unwritten(lease, outcome, bounds), 0, 0)
-        left = remembering(left, lease.hints, bounds)
-        return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
-    problem = _watermark_refused(lease, command, bounds)
-    if problem is not None:
-        return Decision(state, problem)
-    ending = Ending(
-        correlation_id=lease.correlation_id,
-        outcome=LeaseOutcome.RELINQUISHED,
-        ended_ns=bounds.now.midpoint,
-        watermark_ns=command.watermark_ns,
-        watermark_time=command.watermark_time,
-        messages=command.messages,
-        chain_head=command.chain_head,
-    )
-    left, ended = end_lease(domain, state, lease, ending, command.watermark_ns or 0, 0)
-    hints = None if command.hints is None else joined(lease.hints, command.hints)
-    left = remembering(left, hints, bounds)
-    return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (ended,))
+    held = lease.phase is Phase.HELD
+    if command.abandoned and held:
+        left, ended = broken(domain, state, [lease], bounds, LeaseOutcome.ABANDONED)
+        return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), ended)
+    outcome = LeaseOutcome.RELINQUISHED if held else LeaseOutcome.WITHDRAWN
+    ending = unwritten(lease.correlation_id, outcome, bounds.now.midpoint)
+    floor: Instant = 0
+    hints: Hints | None = lease.hints
+    if command.watermark_time is not None or command.watermark_ns not in (None, lease.lowest_ns, lease.floor_ns):
+        if (problem := _watermark_refused(lease, command, bounds)) is not None:
+            return Decision(state, problem)
+        floor = command.watermark_ns or 0
+        ending = msgspec.structs.replace(
+            ending,
+            watermark_ns=command.watermark_ns,
+            watermark_time=command.watermark_time,
+            messages=command.messages,
+            chain_head=command.chain_head,
+        )
+        hints = None if command.hints is None else joined(lease.hints, command.hints)
+    elif command.messages or command.chain_head is not None:
+        why = f"{command.messages} messages on {domain!r} have no watermark"
+        return Decision(state, _refused(command, "watermark-missing", why, "say the highest timestamp written"))
+    left, entry = end_lease(domain, state, lease, ending, (floor, 0), hints, bounds)
+    return Decision(left, over_of(left.memory, command.request_id, lease.correlation_id), (entry,))
 
 
 def _watermark_refused(lease: LeaseRecord, command: Relinquish, bounds: Bounds) -> Refused | None:
@@ -218,9 +211,6 @@ def _refused(command: Upgrade | Renew | Relinquish | DropSession, code: str, mes
     return Refused(request_id=command.request_id, code=code, message=message, hint=hint)
 
 
-_NOTHING: Final = Nothing()
-
-
 def decide(domain: str, state: State, command: Command, bounds: Bounds) -> Decision:
     """Return what comes of the command. Pure."""
     match command:
@@ -228,31 +218,10 @@ def decide(domain: str, state: State, command: Command, bounds: Bounds) -> Decis
             return _decide_grant(domain, state, command, bounds)
         case Break():
             return _decide_break(domain, state, command, bounds)
-        case Upgrade() | Renew() | Relinquish() | Revoke():
-            lease = named(state, command.correlation_id)
-            if lease is None:
-                return Decision(state, over_of(state.memory, command.request_id, command.correlation_id))
-            assert isinstance(state, Taken)
-            return _decide_named(domain, state, lease, command, bounds)
-    assert_never(command)
-
-
-def named(state: State, correlation_id: bytes) -> LeaseRecord | None:
-    """Return the lease of a grant, if it is out."""
-    match state:
-        case Free():
-            return None
-        case Taken():
-            for each in state.leases:
-                if each.correlation_id == correlation_id:
-                    return each
-            return None
-    assert_never(state)
-
-
-def _decide_named(
-    domain: str, state: Taken, lease: LeaseRecord, command: Upgrade | Renew | Relinquish | Revoke, bounds: Bounds
-) -> Decision:
+    lease = named(state, command.correlation_id)
+    if lease is None:
+        return Decision(state, over_of(state.memory, command.request_id, command.correlation_id))
+    assert isinstance(state, Taken)
     match command:
         case Relinquish():
             return relinquished(domain, state, lease, command, bounds)
@@ -269,19 +238,20 @@ def _decide_named(
     assert_never(command)
 
 
+def named(state: State, correlation_id: bytes) -> LeaseRecord | None:
+    """Return the lease of a grant, if it is out."""
+    return next((each for each in state.leases if each.correlation_id == correlation_id), None)
+
+
 def _decide_break(domain: str, state: State, command: Break, bounds: Bounds) -> Decision:
-    if isinstance(state, Free):
-        return Decision(state, _NOTHING)
     over = [
         each
         for each in state.leases
         if bounds.now.surely_past(each.expiry_ns)
         or (each.phase is Phase.TENTATIVE and (command.stopping or each.holder == command.gone))
     ]
-    if not over:
-        return Decision(state, _NOTHING)
     left, ended = broken(domain, state, over, bounds)
-    return Decision(left, _NOTHING, ended)
+    return Decision(left, Nothing(), ended)
 
 
 # -- grants ------------------------------------------------------------------------------------------------------------
@@ -289,7 +259,7 @@ def _decide_break(domain: str, state: State, command: Break, bounds: Bounds) -> 
 
 def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decision:
     request, memory = command.request, state.memory
-    leases = () if isinstance(state, Free) else state.leases
+    leases = state.leases
     for lease in leases:
         if lease.granted_by == request.request_id:
             return Decision(state, _again(domain, state, lease, request, bounds))
@@ -305,7 +275,7 @@ def _decide_grant(domain: str, state: State, command: Grant, bounds: Bounds) -> 
     if len(leases) - len(in_the_way) >= HOLDERS_MAX:
         why = f"there are {len(leases)} leases on {domain!r}, as many as one domain can have"
         return Decision(state, Unavailable(request_id=request.request_id, code="busy", message=why))
-    left, ended = broken(domain, state, in_the_way, bounds) if isinstance(state, Taken) else (state, ())
+    left, ended = broken(domain, state, in_the_way, bounds)
     granted = _grant(domain, left, command, bounds)
     if granted is None:
         return Decision(state, _cannot_grant(command, state, bounds))
@@ -391,11 +361,8 @@ def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decisio
         past=past if past.others else None,
         session_id=request.session_id,
     )
-    others = () if isinstance(state, Free) else state.leases
-    return Decision(
-        Taken(memory=memory_under(memory, lease), leases=(*others, lease)),
-        _witness(domain, lease, past, WitnessKind.GRANT),
-    )
+    granted = Taken(memory=memory_under(memory, lease), leases=(*state.leases, lease))
+    return Decision(granted, _witness(domain, lease, past, WitnessKind.GRANT))
 
 
 def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:
@@ -423,7 +390,7 @@ def _renew(domain: str, state: Taken, lease: LeaseRecord, command: Renew, bounds
         return Decision(state, _refused(command, "in-session", why, "renew the session lease"))
     expiry = _later_expiry(lease, command, bounds)
     if expiry is None:
-        return Decision(state, _no_later_expiry(domain, lease, command, bounds))
+        return Decision(state, no_later_expiry(f"the lease on {domain!r}", lease.expiry_ns, command, bounds))
     hints = said(state, lease, command.hints, bounds)
     renewed = msgspec.structs.replace(lease, expiry_ns=expiry, answered=command.request_id, hints=hints)
     past = renewed.past or past_of(state.memory)
@@ -443,7 +410,7 @@ def _upgrade(domain: str, state: Taken, lease: LeaseRecord, command: Upgrade, bo
     expiry = _later_expiry(lease, command, bounds)
     fence = lease.fence if mode is lease.mode else _fence(state.memory, bounds)
     if expiry is None or fence > bounds.ceiling_ns:
-        return Decision(state, _no_later_expiry(domain, lease, command, bounds))
+        return Decision(state, no_later_expiry(f"the lease on {domain!r}", lease.expiry_ns, command, bounds))
     left, ended = broken(domain, state, in_the_way, bounds)
     assert isinstance(left, Taken), "the lease itself is left"
     memory = left.memory
@@ -479,11 +446,14 @@ def _upgrade_refused(domain: str, lease: LeaseRecord, mode: Mode, command: Upgra
     return None
 
 
+def later_expiry(expiry_ns: Instant, asked: Upgrade | Renew | RenewSession | BeginSession, bounds: Bounds) -> Instant:
+    """Return a later expiry. No witness ever states an earlier one than the one before: readers may hold either."""
+    return max(expiry_ns, bounds.expiry(asked.term_ns, asked.expiry_ns_max))
+
+
 def _later_expiry(lease: LeaseRecord, command: Upgrade | Renew, bounds: Bounds) -> Instant | None:
-    """No witness ever states an earlier expiry than the one before: readers may hold either."""
-    expiry = lease.expiry_ns
-    if lease.session_id is None:
-        expiry = max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))
+    """Return the next expiry of a lease, if any may be stated; under a session lease it is that one's."""
+    expiry = lease.expiry_ns if lease.session_id is not None else later_expiry(lease.expiry_ns, command, bounds)
     return None if not bounds.now.surely_before(expiry) or expiry > bounds.signed_ns_max else expiry
 
 
@@ -492,15 +462,15 @@ def _again(
 ) -> Again | Unavailable:
     """Repeat what the lease's newest witness says, as a renewal to the same expiry; it may be past."""
     if lease.expiry_ns > bounds.signed_ns_max:
-        return _no_later_expiry(domain, lease, command, bounds)
+        return no_later_expiry(f"the lease on {domain!r}", lease.expiry_ns, command, bounds)
     return Again(_witness(domain, lease, lease.past or past_of(state.memory), WitnessKind.RENEWAL))
 
 
-def _no_later_expiry(
-    domain: str, lease: LeaseRecord, command: Acquire | Upgrade | Renew, bounds: Bounds
+def no_later_expiry(
+    what: str, expiry_ns: Instant, command: Acquire | Upgrade | Renew | BeginSession | RenewSession, bounds: Bounds
 ) -> Unavailable:
     message = (
-        f"the lease on {domain!r} stays as it is, until {rfc3339(lease.expiry_ns)}: no later expiry can be "
+        f"{what} stays as it is, until {rfc3339(expiry_ns)}: no later expiry can be "
         f"granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
     )
     return Unavailable(request_id=command.request_id, code="no-later-expiry", message=message)
@@ -508,8 +478,6 @@ def _no_later_expiry(
 
 def _with(state: Taken, lease: LeaseRecord) -> Taken:
     """Replace a lease by what it has become."""
-    if len(state.leases) == 1:
-        return Taken(memory=state.memory, leases=(lease,))
     same = lease.correlation_id
     leases = tuple(lease if each.correlation_id == same else each for each in state.leases)
     return Taken(memory=state.memory, leases=leases)

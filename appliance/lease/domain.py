@@ -7,7 +7,7 @@ Of the messages under a lease that ended without its holder's word nothing is kn
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -82,6 +82,7 @@ class Free(Record, frozen=True, tag="free"):
     """Nobody has the domain."""
 
     memory: Memory
+    leases: ClassVar[tuple[LeaseRecord, ...]] = ()
 
 
 class Taken(Record, frozen=True, tag="taken"):
@@ -147,6 +148,19 @@ type Kept = State | FreedDomain | ExclusiveLease
 """A state as it is remembered: most leases never have another state than the plain ones."""
 
 
+def unwritten(correlation_id: bytes, outcome: LeaseOutcome, ended_ns: Instant) -> Ending:
+    """Return the end of a lease of which nobody says that anything was written under it."""
+    return Ending(
+        correlation_id=correlation_id,
+        outcome=outcome,
+        ended_ns=ended_ns,
+        watermark_ns=None,
+        watermark_time=None,
+        messages=0,
+        chain_head=None,
+    )
+
+
 def memory_of(freed: FreedDomain) -> Memory:
     """Return what is remembered of a free domain that was left plainly."""
     defaults = freed.defaults.memory
@@ -156,15 +170,7 @@ def memory_of(freed: FreedDomain) -> Memory:
         settle_to_ns=defaults.settle_to_ns,
         hints=defaults.hints,
         previous_id=freed.correlation_id,
-        last_ended=Ending(
-            correlation_id=freed.correlation_id,
-            outcome=LeaseOutcome.RELINQUISHED,
-            ended_ns=freed.ended_ns,
-            watermark_ns=None,
-            watermark_time=None,
-            messages=0,
-            chain_head=None,
-        ),
+        last_ended=unwritten(freed.correlation_id, LeaseOutcome.RELINQUISHED, freed.ended_ns),
         floor_set_by=defaults.floor_set_by,
         ended_request=freed.request_id,
         before_last=(),
@@ -267,11 +273,7 @@ def hint_bytes(state: State) -> int:
     """Return about how much of a state are hints."""
     hints = state.memory.hints
     size = hints.bytes if hints.places or hints.bounds else 0
-    if isinstance(state, Taken):
-        for lease in state.leases:
-            if lease.hints is not NOTHING_WRITTEN:
-                size += lease.hints.bytes
-    return size
+    return size + sum(each.hints.bytes for each in state.leases if each.hints is not NOTHING_WRITTEN)
 
 
 HOLDERS_MAX: Final = 1024

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,16 +19,19 @@ from timeagent import core
 from timeagent.canonical import array_head, bytes_head
 
 from ..formats.lease import Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import WITNESS_HEAD, Batch
+from ..formats.witness import WITNESS_HEAD, Batch, Entry
 from .domain import DomainDefaults, ExclusiveLease, Free, FreedDomain, Kept, Memory, defaults_of, past_of
-from .recall import Waiter
+from .recall import Recalls, Waiter
 from .store import LeaseStore
-from .turn import Draft, PlainLater, Turn, finished
-from .whole_shard import GoingBy
+from .turn import Draft, Later, PlainLater, Turn
+from .whole_shard import Eviction, GoingBy
 from .wire import Acquire, DropSession, Encoded, Relinquish, Reply, Task
 
 type Other = Callable[[Task, Waiter | None], Draft | None]
 """Answers what is not plain."""
+
+type Drafts = list[Draft | PlainLater | Encoded | None]
+"""What is to be said in answer to each request of a turn; None: it is held back."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _ID: Final = b"\xc4\x10"
@@ -57,18 +60,23 @@ _NO_PAST: Final = _NIL + _NIL + _NIL
 _WORDS: Final = (_GRANT, _MODE, _NO_PAST, _NOTHING_ELSE, _ENDED, _ENDING, _OUTCOME, _END, _OVER, _NIL)
 
 
-class _Every:
-    """All domains: while they count as waited for, nothing is plain."""
+type _Places = tuple[
+    list[Entry | bytes],
+    dict[bytes, int],
+    dict[str, Kept | None],
+    dict[str, Kept | None],
+    Mapping[Holder, bytes],
+    dict[int, Waiter],
+    Container[str],
+    Container[bytes],
+    DomainDefaults,
+]
+"""Entries and answers of the turn; states, and what they were before it; holders, waiters and queues; what is asked
+for; and what a domain has of which nothing is known."""
 
-    def __contains__(self, domain: object) -> bool:
-        return True
-
-
-EVERY_DOMAIN: Final[Container[str]] = _Every()
-
-
-type Drafts = list[Draft | PlainLater | Encoded | None]
-"""What is to be said in answer to each request of a turn; None: it is held back."""
+type _Numbers = tuple[int, int, int, int, int, int, int, int]
+"""The midpoint of now and its latest; the longest term, the highest expiry, the ceiling; above what a fence lies; the
+first and the last map that a request may name."""
 
 
 class FastPath:
@@ -80,229 +88,149 @@ class FastPath:
         randomness: random.Random,
         holders: Mapping[Holder, bytes],
         refused_new: Callable[[Acquire], object | None],
-        recall_over: Callable[[bytes], None],
+        recalls: Recalls,
+        eviction: Eviction,
         going: GoingBy,
     ) -> None:
         """Take the ports. ``holders``: those that were found good, encoded.
 
-        ``refused_new``: why a domain that is not remembered may not be granted here; None: it may. ``recall_over``:
-        told of a lease that was asked for, and was given back.
+        ``refused_new``: why a domain that is not remembered may not be granted here; None: it may.
         """
         self._store = store
         self._randomness = randomness
         self._holders = holders
         self._refused_new = refused_new
-        self._recall_over = recall_over
+        self._recalls = recalls
+        self._eviction = eviction
         self._going = going
-        self._unknown: DomainDefaults | None = None
+        self._unknown = defaults_of(eviction.memory())
 
     def answered(
         self,
         turn: Turn,
         requests: Sequence[Task],
         other: Other,
-        unknown: Memory,
         *,
         waiters: Mapping[int, Waiter],
-        queues: Container[str],
-        recalled: Container[bytes],
+        queues: Container[str] | None,
     ) -> Drafts:
-        """Answer all requests; relinquishing goes first. ``unknown``: what a domain has that is not remembered.
+        """Answer all requests; relinquishing goes first.
 
-        ``queues``: domains for which somebody waits, as they are when they are looked at; ``recalled``: leases that are
-        asked for.
+        ``queues``: domains for which somebody waits, as they are when they are looked at; None: nothing is plain.
         """
-        if self._unknown is None or self._unknown.memory != unknown:
-            self._unknown = defaults_of(unknown)
-        if core.native is not None:
-            return self._answered_in_bulk(core.native, turn, requests, other, waiters, queues, recalled)
+        bounds, store = turn.bounds, self._store
+        if self._unknown.memory is not (memory := self._eviction.memory()):
+            self._unknown = defaults_of(memory)
+        now, ceiling = bounds.now.midpoint, bounds.ceiling_ns
+        asked, plain = self._recalls.asked, queues is not None and now >= _INTS_MIN and ceiling <= _INTS_MAX
+        entries, answers, states, changed = turn.entries, turn.answers, store.states, store.changed
+        waits, waited_for, unknown = dict(waiters), () if queues is None else queues, self._unknown
+        places = (entries, answers, states, changed, self._holders, waits, waited_for, asked, unknown)
+        highest, fence_min = min(ceiling, bounds.signed_ns_max), max(bounds.shard_floor_ns, now)
+        maps = self._going.since, self._going.number
+        numbers = (now, bounds.now.latest, bounds.term_ns_max, highest, ceiling, fence_min, *maps)
+        if plain and core.native is not None:
+            over, chance = self._recalls.ended, self._randomness.randbytes
+            ports = (other, self._refused_new, _past, _hints, chance, self._count, over)
+            return core.native.answered(_KINDS, _WORDS, ports, places, numbers, requests)
+        steps = {Relinquish: self._take_back, Acquire: self._grant} if plain else {}
         drafts: Drafts = [None] * len(requests)
-        others = [n for n, request in enumerate(requests) if type(request) is not Relinquish]
-        if len(others) < len(requests) or any(type(requests[n]) is DropSession for n in others):
-            others = self._take_back(turn, requests, drafts, other, waiters, recalled)
-        if others:
-            self._grant(turn, requests, others, drafts, other, waiters, queues)
+        for goes_first in (True, False):
+            for position, request in enumerate(requests):
+                kind = type(request)
+                if (kind is Relinquish or kind is DropSession) is goes_first:
+                    step: Any = steps.get(kind)
+                    draft = None if step is None else step(request, places, numbers)
+                    drafts[position] = other(request, waits.get(position)) if draft is None else draft
         return drafts
-
-    def _answered_in_bulk(
-        self,
-        native: core.NativeCore,
-        turn: Turn,
-        requests: Sequence[Task],
-        other: Other,
-        waiters: Mapping[int, Waiter],
-        queues: Container[str],
-        recalled: Container[bytes],
-    ) -> Drafts:
-        """Have the core do what ``_take_back`` and ``_grant`` do."""
-        bounds, store, unknown = turn.bounds, self._store, self._unknown
-        now, highest = bounds.now.midpoint, min(bounds.ceiling_ns, bounds.signed_ns_max)
-        fence_min = max(bounds.shard_floor_ns, now)
-        chance = self._randomness.randbytes
-        ports = (other, self._refused_new, _past, _hints, chance, self._count, self._recall_over)
-        return native.answered(
-            _KINDS,
-            _WORDS,
-            ports,
-            (
-                turn.entries,
-                turn.answers,
-                store.states,
-                store.changed,
-                self._holders,
-                dict(waiters),
-                queues,
-                recalled,
-                unknown,
-            ),
-            (
-                now,
-                bounds.now.latest,
-                bounds.term_ns_max,
-                highest,
-                bounds.ceiling_ns,
-                fence_min,
-                self._going.since,
-                self._going.number,
-            ),
-            requests,
-        )
 
     def _count(self, leases: int, domains: int) -> None:
         """Count what the core has granted and taken back."""
         self._store.leases += leases
         self._store.domains += domains
 
-    def _take_back(
-        self,
-        turn: Turn,
-        requests: Sequence[Task],
-        drafts: Drafts,
-        other: Other,
-        waiters: Mapping[int, Waiter],
-        recalled: Container[bytes],
-    ) -> list[int]:
-        """Answer those who give back; return the positions of the others."""
-        rest: list[int] = []
-        entries, store = turn.entries, self._store
-        states, changed = store.states, store.changed
-        ended_ns = turn.bounds.now.midpoint
-        in_range = _INTS_MIN <= ended_ns <= _INTS_MAX
-        end = _OUTCOME + _INT + ended_ns.to_bytes(8, "big") + _END
-        for position, request in enumerate(requests):
-            if type(request) is not Relinquish:
-                if type(request) is DropSession:
-                    drafts[position] = other(request, waiters.get(position))
-                else:
-                    rest.append(position)
-                continue
-            domain, name = request.domain, request.correlation_id
-            had = states[domain]
-            if (
-                type(had) is not ExclusiveLease
-                or had.correlation_id != name
-                or request.watermark_time is not None
-                or request.watermark_ns not in (None, had.defaults.memory.floor_ns)
-                or request.messages
-                or request.chain_head is not None
-                or request.abandoned
-                or not in_range
-            ):
-                drafts[position] = other(request, waiters.get(position))
-                continue
-            ending = _ENDING + name + end
-            entries.append(b"".join((_ENDED, _encode(domain), ending, had.defaults.numbers)))
-            drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending, _NIL))
-            changed.setdefault(domain, had)
-            states[domain] = FreedDomain(had.defaults, name, ended_ns, had.request_id)
-            store.leases -= 1
-            if name in recalled:
-                self._recall_over(name)
-        return rest
+    def _take_back(self, request: Relinquish, places: _Places, numbers: _Numbers) -> bytes | None:
+        """Take a plain lease back; None: it is not plain, and nothing was done."""
+        entries, _, states, changed, _, _, _, recalled, _ = places
+        domain, name, ended_ns = request.domain, request.correlation_id, numbers[0]
+        had = states[domain]
+        if (
+            type(had) is not ExclusiveLease
+            or had.correlation_id != name
+            or request.watermark_time is not None
+            or request.watermark_ns not in (None, had.defaults.memory.floor_ns)
+            or request.messages
+            or request.chain_head is not None
+            or request.abandoned
+        ):
+            return None
+        ending = _ending(name, ended_ns)
+        entries.append(b"".join((_ENDED, _encode(domain), ending, had.defaults.numbers)))
+        changed.setdefault(domain, had)
+        states[domain] = FreedDomain(had.defaults, name, ended_ns, had.request_id)
+        self._store.leases -= 1
+        if name in recalled:
+            self._recalls.ended(name)
+        return b"".join((_OVER, request.request_id, _OUTCOME, ending, _NIL))
 
-    def _grant(
-        self,
-        turn: Turn,
-        requests: Sequence[Task],
-        positions: Sequence[int],
-        drafts: Drafts,
-        other: Other,
-        waiters: Mapping[int, Waiter],
-        queues: Container[str],
-    ) -> None:
-        """Answer the requests at these positions."""
-        bounds, entries, answers, store = turn.bounds, turn.entries, turn.answers, self._store
-        states, changed = store.states, store.changed
-        chance, holders, unknown = self._randomness.randbytes, self._holders, self._unknown
-        assert unknown is not None
-        now, latest, term_max = bounds.now.midpoint, bounds.now.latest, bounds.term_ns_max
-        highest, ceiling = min(bounds.ceiling_ns, bounds.signed_ns_max), bounds.ceiling_ns
-        fence_min = max(bounds.shard_floor_ns, now)
-        in_range = now >= _INTS_MIN and ceiling <= _INTS_MAX
-        since, newest = self._going.since, self._going.number
-        for position in positions:
-            request = requests[position]
-            if (
-                type(request) is not Acquire
-                or (who := holders.get(request.holder)) is None
-                or request.mode is not Mode.X
-                or request.phase is not Phase.HELD
-                or request.session_id is not None
-                or not since <= request.map_number <= newest
-                or request.above is not None
-                or (domain := request.domain) in queues
-                or not in_range
-            ):
-                drafts[position] = other(request, waiters.get(position))
-                continue
-            kept = states[domain]
-            before: FreedDomain | Memory | None
-            if kept is None:
-                before = unknown.memory if self._refused_new(request) is None else None
-                defaults, fence, past = unknown, fence_min + 1, _NO_PAST
-            else:
-                before, defaults, fence, past = _past(kept, request, unknown)
-                fence = max(fence, fence_min) + 1
-            expiry = min(now + min(request.term_ns, term_max), request.expiry_ns_max, highest)
-            if before is None or expiry <= latest or fence > ceiling:
-                drafts[position] = other(request, waiters.get(position))
-                continue
-            stamp = fence.to_bytes(8, "big")
-            name = stamp + chance(8)
-            hints = _encode(defaults.memory.hints) if request.hints_wanted else _NIL
-            drafts[position] = (request.request_id, len(entries), hints)
-            answers[name] = len(entries)
-            until = expiry.to_bytes(8, "big")
-            about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, defaults.numbers, _NIL)
-            entries.append(b"".join((*about, past, _NOTHING_ELSE)))
-            lease = ExclusiveLease(defaults, before, request.holder, name, now, expiry, request.age, request.request_id)
-            changed.setdefault(domain, kept)
-            states[domain] = lease
-            store.leases += 1
-            if kept is None:
-                store.domains += 1
+    def _grant(self, request: Acquire, places: _Places, numbers: _Numbers) -> PlainLater | None:
+        """Grant what is plain; None: it is not, and nothing was done."""
+        entries, answers, states, changed, holders, _, queues, _, unknown = places
+        now, latest, term_max, highest, ceiling, fence_min, since, newest = numbers
+        domain = request.domain
+        if (
+            (who := holders.get(request.holder)) is None
+            or request.mode is not Mode.X
+            or request.phase is not Phase.HELD
+            or request.session_id is not None
+            or not since <= request.map_number <= newest
+            or request.above is not None
+            or domain in queues
+        ):
+            return None
+        kept = states[domain]
+        if kept is None and self._refused_new(request) is not None:
+            return None
+        before, defaults, fence, past = _past(kept, request, unknown)
+        fence = max(fence, fence_min) + 1
+        expiry = min(now + min(request.term_ns, term_max), request.expiry_ns_max, highest)
+        if before is None or expiry <= latest or fence > ceiling:
+            return None
+        stamp = fence.to_bytes(8, "big")
+        name = stamp + self._randomness.randbytes(8)
+        entry = answers[name] = len(entries)
+        until = expiry.to_bytes(8, "big")
+        about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, defaults.numbers, _NIL)
+        entries.append(b"".join((*about, past, _NOTHING_ELSE)))
+        lease = ExclusiveLease(defaults, before, request.holder, name, now, expiry, request.age, request.request_id)
+        changed.setdefault(domain, kept)
+        states[domain] = lease
+        self._store.leases += 1
+        self._store.domains += kept is None
+        return request.request_id, entry, _hints(defaults) if request.hints_wanted else _NIL
+
+
+def _ending(name: bytes, ended_ns: int) -> bytes:
+    """Encode the end of a plain lease."""
+    return b"".join((_ENDING, name, _OUTCOME, _INT, ended_ns.to_bytes(8, "big"), _END))
 
 
 def _past(
-    kept: Kept, request: Acquire, unknown: DomainDefaults
+    kept: Kept | None, request: Acquire, unknown: DomainDefaults
 ) -> tuple[FreedDomain | Memory | None, DomainDefaults, int, bytes]:
     """Return what a free domain is left with, its defaults and fence, and what a witness says of the grant before.
 
     None where it is not free, was not left plainly, or this request has had it.
     """
-    if type(kept) is FreedDomain:
-        if kept.request_id == request.request_id:
-            return None, unknown, 0, b""
+    if kept is None:
+        return unknown.memory, unknown, 0, _NO_PAST
+    if type(kept) is FreedDomain and kept.request_id != request.request_id:
         name = kept.correlation_id
-        ended = kept.ended_ns.to_bytes(8, "big")
-        past = b"".join((_ID, name, _ENDING, name, _OUTCOME, _INT, ended, _END, kept.defaults.setter))
+        past = b"".join((_ID, name, _ending(name, kept.ended_ns), kept.defaults.setter))
         return kept, kept.defaults, int.from_bytes(name[:8], "big"), past
-    if type(kept) is not Free:
+    if type(kept) is not Free or kept.memory.before_last or kept.memory.ended_request == request.request_id:
         return None, unknown, 0, b""
-    memory = kept.memory
-    if memory.before_last or memory.ended_request == request.request_id:
-        return None, unknown, 0, b""
-    said = past_of(memory)
+    memory, said = kept.memory, past_of(kept.memory)
     past = _encode(memory.previous_id) + _encode(said.last_ended) + _encode(said.floor_set_by)
     return memory, defaults_of(memory), memory.fence, past
 
@@ -311,16 +239,15 @@ def _hints(defaults: DomainDefaults) -> bytes:
     return _encode(defaults.memory.hints)
 
 
-def no_witness(entry: int) -> bytes:
-    """Stand for the witnesses of a turn without entries."""
-    raise AssertionError(f"a turn without entries has no witness {entry}")
-
-
-def replies(drafts: Drafts, batch: Batch | None, witness: Callable[[int], bytes]) -> Sequence[Reply | Encoded | None]:
-    """Return the replies of drafts, now that the turn is signed. ``witness``: an encoded one of it, by its entry."""
+def replies(drafts: Drafts, batch: Batch | None) -> Sequence[Reply | Encoded | None]:
+    """Return the replies of drafts, now that the turn is signed. ``batch``: None where nobody gets a witness."""
+    witness = None if batch is None else batch.encoded_witnesses()
 
     def finish(draft: Draft) -> Reply:
-        return finished(draft, witness)
+        if not isinstance(draft, Later):
+            return draft
+        assert witness is not None, "a turn without entries has no witness"
+        return msgspec.structs.replace(draft.reply, signed=witness(draft.entry))
 
     if core.native is not None and batch is not None:
         return core.native.replies(drafts, _GRANTED, WITNESS_HEAD, batch.entries, batch.levels, batch.rest, finish)
@@ -328,6 +255,7 @@ def replies(drafts: Drafts, batch: Batch | None, witness: Callable[[int], bytes]
     for draft in drafts:
         if type(draft) is tuple:
             request_id, entry, hints = draft
+            assert witness is not None, "a turn without entries has no witness"
             signed = witness(entry)
             found.append(b"".join((_GRANTED, request_id, bytes_head(len(signed)), signed, hints)))
         elif draft is None or isinstance(draft, bytes):

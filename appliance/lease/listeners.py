@@ -23,28 +23,26 @@ Nothing that came from the other end is read before 3. Who is refused after 2 is
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import selectors
+import select
 import socket
 import ssl
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from timeagent.errors import Damaged, Environment, NotTrusted
+from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError
 from timeagent.keys import key_id
 from timeagent.units import MS, SECOND
 
 from ..formats.names import Address
 from . import tls
-from .connection import refusal
 from .server import ShardServer
+from .sockets import TICK_NS, BootClock, Listener, SocketLoop
 from .tls import Trust
-from .transport import BootClock
-from .wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, Request, body_length, decode_call
+from .wire import LENGTH_BYTES, Hello, body_length, decode_call, foreign, refusal
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +55,8 @@ STAY_NS: Final = 5 * SECOND
 PATIENCE_NS: Final = 250 * MS
 """How long one may have stayed before it has to make room for another: some round trips, and work for each."""
 
-TICK_NS: Final = 100 * MS
-BACKLOG: Final = 1024
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+HELLO_BYTES_MAX: Final = 4096
+_USER_TIMEOUT_MS: Final = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -69,121 +66,80 @@ class Visitor:
     socket: socket.socket
     since_ns: int
     whence: str
-    received: bytearray = field(default_factory=bytearray)
+    received: bytes = b""
+    key_id: bytes | None = None
+    """The key that it has proven to have by a handshake, and that counts."""
 
 
-class BoundedListener[V: Visitor](ABC):
+class BoundedListener(SocketLoop):
     """Listens until it is told to stop. One thread of its own runs it."""
 
-    def __init__(self, listener: socket.socket, clock: BootClock) -> None:
-        """Take a socket that listens; nobody is let in before run() runs."""
-        self._clock = clock
-        self._visitors: dict[int, V] = {}
-        self._stopping = False
-        self._deaf_until = 0
-        self._listening = True
+    def __init__(self, listener: Listener, clock: BootClock) -> None:
+        """Let nobody in before run() runs."""
+        super().__init__(listener, clock)
+        self._visitors: dict[int, Visitor] = {}
         self.refused: Counter[str] = Counter()
         """Who was turned away, by reason. Read by other threads."""
-        self._listener = listener
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._woken = socket.socketpair()
-        for each in (self._listener, self._wake, self._woken):
-            each.settimeout(0)
-        for listening in (self._listener, self._woken):
-            self._selector.register(listening, selectors.EVENT_READ)
 
     @property
     def visitors(self) -> int:
         """How many are let in just now."""
         return len(self._visitors)
 
-    @abstractmethod
-    def _taken(self, accepted: socket.socket, now: int, whence: str) -> V:
-        """Return who has come. Raises OSError: it is gone again."""
+    def _dressed(self, accepted: socket.socket) -> socket.socket:
+        """Return the socket of who has come, as it is gone on with. Raises OSError: it is gone again."""
+        return accepted
 
     @abstractmethod
-    def _go_on(self, visitor: V) -> None:
+    def _go_on(self, visitor: Visitor) -> None:
         """Do what can be done for a visitor without waiting. Whatever it raises, the visitor has to leave."""
 
     @abstractmethod
-    def _send_away(self, visitor: V) -> None:
+    def _send_away(self, visitor: Visitor) -> None:
         """Tell a visitor that it has been here for too long, and drop it. Never blocks."""
 
-    def run(self) -> None:
-        """Look after who comes until stop(); then drop who is there. Blocks; call it once."""
-        try:
-            while not self._stopping:
-                self._loop_once()
-        finally:
-            for visitor in list(self._visitors.values()):
-                self._drop(visitor)
-            for each in (self._listener, self._wake, self._woken):
-                each.close()
-            self._selector.close()
-
-    def stop(self) -> None:
-        """End run() soon. Thread-safe, idempotent."""
-        self._stopping = True
-        with contextlib.suppress(OSError):
-            self._wake.send(b"\0")
-
     def _loop_once(self) -> None:
-        ready = self._selector.select(TICK_NS / SECOND)
+        ready = self._poll.poll(TICK_NS / SECOND)
         now = self._clock.boot_ns()
         knocks = False
-        for key, _ in ready:
-            if key.fileobj is self._listener:
-                knocks = True  # last: who has gone on by then makes room
-            elif key.fileobj is self._woken:
-                with contextlib.suppress(OSError):
-                    self._woken.recv(4096)
-            else:
-                self._guarded(self._visitors[key.fd])
+        for number, _ in ready:
+            visitor = self._visitors.get(number)
+            if visitor is None:
+                knocks = self._knocks(number) or knocks
+                continue
+            try:
+                self._go_on(visitor)
+            except Exception:  # noqa: BLE001 - whatever it is: this one leaves, the others stay
+                self.refused["unexpected"] += 1
+                _log.exception("visitor-failed from=%s", visitor.whence)
+                self._drop(visitor)
         for visitor in list(self._visitors.values()):
             if now - visitor.since_ns > STAY_NS:
                 self._send_away(visitor)
+        self._listen_again(now)
         if knocks:
-            self._accept(now)
-        self._listen(now >= self._deaf_until)
+            self._accept(now)  # last: who has gone on by then makes room
 
-    def _guarded(self, visitor: V) -> None:
-        try:
-            self._go_on(visitor)
-        except Exception:  # noqa: BLE001 - whatever it is: this one leaves, the others stay
-            self.refused["unexpected"] += 1
-            _log.exception("visitor-failed from=%s", visitor.whence)
+    def _drop_all(self) -> None:
+        for visitor in list(self._visitors.values()):
             self._drop(visitor)
-
-    def _listen(self, willing: bool) -> None:  # noqa: FBT001 - what it says
-        if willing is not self._listening:
-            self._listening = willing
-            if willing:
-                self._selector.register(self._listener, selectors.EVENT_READ)
-            else:
-                self._selector.unregister(self._listener)
 
     def _accept(self, now: int) -> None:
         for _ in range(PLACES):
             if len(self._visitors) >= PLACES and not self._made_room(now):
-                self._deaf_until = now + TICK_NS
+                self._be_deaf(now)
                 return
+            came = self._next_caller(now)
+            if came is None:
+                return
+            accepted, whence = came
             try:
-                accepted, whence = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as problem:
-                if problem.errno in _EXHAUSTED:
-                    _log.warning("accept-failed reason=%s", problem.strerror)
-                    self._deaf_until = now + TICK_NS
-                return
-            try:
-                accepted.settimeout(0)
-                visitor = self._taken(accepted, now, str(whence[0]) if whence else "")
+                visitor = Visitor(self._dressed(accepted), now, whence)
             except OSError:
                 accepted.close()
                 continue
             self._visitors[visitor.socket.fileno()] = visitor
-            self._selector.register(visitor.socket, selectors.EVENT_READ)
+            self._poll.register(visitor.socket, select.EPOLLIN)
 
     def _made_room(self, now: int) -> bool:
         """Have somebody leave who has been here for a while; False: nobody has."""
@@ -193,39 +149,17 @@ class BoundedListener[V: Visitor](ABC):
             self._send_away(max(waiting, key=lambda each: (crowd[each.whence], -each.since_ns)))
         return bool(waiting)
 
-    def _forget(self, visitor: V) -> None:
+    def _forget(self, visitor: Visitor) -> None:
         """Look after a visitor no more. Idempotent."""
         if self._visitors.pop(visitor.socket.fileno(), None) is not None:
-            self._selector.unregister(visitor.socket)
+            self._poll.unregister(visitor.socket)
 
-    def _drop(self, visitor: V) -> None:
+    def _drop(self, visitor: Visitor) -> None:
         self._forget(visitor)
         visitor.socket.close()
 
 
-HELLO_BYTES_MAX: Final = 4096
-_USER_TIMEOUT_MS: Final = 10_000
-
-
-@dataclass(slots=True, eq=False)
-class _Visitor(Visitor):
-    """A client that is not known yet."""
-
-    socket: ssl.SSLSocket
-    key_id: bytes | None = None
-    """None: the handshake is not done."""
-
-
-class _Refusal(Exception):
-    """Why a visitor is not let in."""
-
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.code = code
-        self.answer = refusal(code, message, hint)
-
-
-class TlsListener(BoundedListener[_Visitor]):
+class TlsListener(BoundedListener):
     """Listens for other nodes until it is told to stop. One thread of its own; never touches a shard or the mount."""
 
     def __init__(
@@ -241,50 +175,43 @@ class TlsListener(BoundedListener[_Visitor]):
 
         Port 0 is any free port: ``address`` says which then.
         """
+        super().__init__(Listener(address, code="no-door", hint="see what else listens there, or `listen`"), clock)
         self._context = context
         self._trust = trust
         self._cluster_id = cluster_id
         self._server_of = server_of
         self.let_in = 0
-        try:
-            listener = socket.create_server(
-                (address.host, address.port),
-                family=socket.AF_INET6 if ":" in address.host else socket.AF_INET,
-                backlog=BACKLOG,
-            )
-        except OSError as problem:
-            raise Environment(
-                "no-door", f"cannot listen at {address}: {problem}", hint="see what else listens there, or `listen`"
-            ) from None
-        super().__init__(listener, clock)
-        self.address = type(address)(address.host, listener.getsockname()[1])
 
-    def _taken(self, accepted: socket.socket, now: int, whence: str) -> _Visitor:
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        assert isinstance(self._listener.place, Address)
+        return self._listener.place
+
+    def _dressed(self, accepted: socket.socket) -> socket.socket:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-        wrapped = self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-        return _Visitor(wrapped, now, whence)
+        return self._context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
 
-    def _go_on(self, visitor: _Visitor) -> None:
+    def _go_on(self, visitor: Visitor) -> None:
         """Do the next step that needs no waiting."""
+        connection = visitor.socket
+        assert isinstance(connection, ssl.SSLSocket)
         try:
             if visitor.key_id is None:
-                visitor.socket.do_handshake()
-                visitor.key_id = self._judged(visitor)
-            while True:
-                part = visitor.socket.recv(HELLO_BYTES_MAX + LENGTH_BYTES - len(visitor.received))
-                if not part:
-                    self._drop(visitor)
-                    return
+                connection.do_handshake()
+                visitor.key_id = self._judged(connection)
+            while part := connection.recv(HELLO_BYTES_MAX + LENGTH_BYTES - len(visitor.received)):
                 visitor.received += part
-                if self._hand_over(visitor):
+                if self._hand_over(visitor, visitor.key_id):
                     return
+            self._drop(visitor)
         except ssl.SSLWantReadError:
-            self._selector.modify(visitor.socket, selectors.EVENT_READ)
+            self._poll.modify(connection, select.EPOLLIN)
         except ssl.SSLWantWriteError:
-            self._selector.modify(visitor.socket, selectors.EVENT_WRITE)
-        except _Refusal as refused:
+            self._poll.modify(connection, select.EPOLLOUT)
+        except TenureError as refused:
             self._turn_away(visitor, refused)
         except OSError as problem:
             # Mostly: no certificate, one that the library refuses, or no TLS at all. It was told as far as TLS tells.
@@ -292,66 +219,55 @@ class TlsListener(BoundedListener[_Visitor]):
             _log.info("handshake-failed from=%s reason=%s", visitor.whence, problem)
             self._drop(visitor)
 
-    def _judged(self, visitor: _Visitor) -> bytes:
+    def _judged(self, connection: ssl.SSLSocket) -> bytes:
+        """Return the other end's key, by its identifier. Raises NotTrusted."""
         try:
-            identifier = key_id(tls.peer_key(visitor.socket))
+            identifier = key_id(tls.peer_key(connection))
         except NotTrusted as problem:
-            raise _Refusal("not-trusted", problem.message) from None
+            raise NotTrusted("not-trusted", problem.message) from None
         why = self._trust.refuses(identifier)
         if why is not None:
             self._trust.look()
-            raise _Refusal("not-trusted", f"{why} (trust record {self._trust.number})", "see tenure trust ls")
+            why = f"{why} (trust record {self._trust.number})"
+            raise NotTrusted("not-trusted", why, hint="see tenure trust ls")
         return identifier
 
-    def _hand_over(self, visitor: _Visitor) -> bool:
-        """Read the Hello once it is whole, and hand the visitor to its shard; False: not whole yet."""
-        if len(visitor.received) < LENGTH_BYTES:
+    def _hand_over(self, visitor: Visitor, identifier: bytes) -> bool:
+        """Read the Hello once it is whole, and hand the visitor to its shard; False: not whole yet.
+
+        Raises TenureError, where it is to be turned away.
+        """
+        received = visitor.received
+        if len(received) < LENGTH_BYTES:
             return False
         try:
-            end = LENGTH_BYTES + body_length(bytes(visitor.received[:LENGTH_BYTES]), HELLO_BYTES_MAX)
-            if len(visitor.received) < end:
+            end = LENGTH_BYTES + body_length(received, HELLO_BYTES_MAX)
+            if len(received) < end:
                 return False
-            call = decode_call(bytes(visitor.received[LENGTH_BYTES:end]))
+            call = decode_call(received[LENGTH_BYTES:end])
         except Damaged as problem:
-            raise _Refusal(problem.code, problem.message, "a connection begins with a Hello") from None
-        server, node = self._asked_for(visitor, call)
-        assert visitor.key_id is not None
-        self._forget(visitor)
-        self.let_in += 1
-        server.adopt(visitor.socket, node, visitor.key_id, bytes(visitor.received))
-        return True
-
-    def _asked_for(self, visitor: _Visitor, call: list[Request]) -> tuple[ShardServer, str]:
-        """Return which shard's server a Hello asks for, and as which node."""
+            raise Damaged(problem.code, problem.message, hint="a connection begins with a Hello") from None
         hello = call[0] if len(call) == 1 else None
         if not isinstance(hello, Hello):
-            raise _Refusal("hello-expected", "a connection begins with a Hello, alone in its frame")
-        if hello.version != PROTOCOL_VERSION:
-            raise _Refusal(
-                "protocol-version",
-                f"this node speaks version {PROTOCOL_VERSION}; version {hello.version} was offered",
-                "use the same release",
-            )
-        if hello.cluster_id != self._cluster_id:
-            raise _Refusal(
-                "other-cluster",
-                f"this node is of cluster {self._cluster_id.hex()}, not of {hello.cluster_id.hex()}",
-                "check the root",
-            )
-        assert visitor.key_id is not None
-        if (owner := self._trust.node_of(visitor.key_id)) != hello.node:
-            raise _Refusal("other-node", f"this is the key of {owner}, not {hello.node}")
+            raise BadRequest("hello-expected", "a connection begins with a Hello, alone in its frame")
+        if (refused := foreign(hello, self._cluster_id, "this node")) is not None:
+            raise BadRequest(refused.code, refused.message, hint=refused.hint)
+        if (owner := self._trust.node_of(identifier)) != hello.node:
+            raise BadRequest("other-node", f"this is the key of {owner}, not {hello.node}")
         server = None if hello.shard is None else self._server_of(hello.shard)
         if server is None:
-            raise _Refusal("not-here", f"shard {hello.shard} does not run here now", "see tenure shards")
-        return server, hello.node
+            raise BadRequest("not-here", f"shard {hello.shard} does not run here now", hint="see tenure shards")
+        self._forget(visitor)
+        self.let_in += 1
+        server.adopt(visitor.socket, hello.node, identifier, received)
+        return True
 
-    def _turn_away(self, visitor: _Visitor, why: _Refusal) -> None:
+    def _turn_away(self, visitor: Visitor, why: TenureError) -> None:
         self.refused[why.code] += 1
-        _log.info("turned-away from=%s code=%s reason=%s", visitor.whence, why.code, why)
+        _log.info("turned-away from=%s code=%s reason=%s", visitor.whence, why.code, why.message)
         with contextlib.suppress(OSError):
-            visitor.socket.send(why.answer)
+            visitor.socket.send(refusal(why.code, why.message, why.hint))
         self._drop(visitor)
 
-    def _send_away(self, visitor: _Visitor) -> None:
-        self._turn_away(visitor, _Refusal("too-slow", "handshake and Hello took too long"))
+    def _send_away(self, visitor: Visitor) -> None:
+        self._turn_away(visitor, BadRequest("too-slow", "handshake and Hello took too long"))

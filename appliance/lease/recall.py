@@ -19,7 +19,8 @@ import msgspec
 from timeagent.units import SECOND, Instant, Span
 
 from ..formats.lease import Holder, Mode, Phase, conflicts
-from .domain import Command, Free, Grant, LeaseRecord, State, Taken
+from .decisions import named
+from .domain import Command, Grant, LeaseRecord, State
 from .wire import Attend, Denied, Encoded, Recalled, Reply, Unavailable, Upgrade, WantedLease
 
 ATTEND_NS_MAX: Final = 60 * SECOND
@@ -32,30 +33,20 @@ ATTENDERS_MAX: Final = 16_384
 """How many holders one shard tells; who comes then is answered at once, and asks again later."""
 
 
-def asked_back(state: State, command: Command) -> tuple[LeaseRecord, ...]:
-    """Return the leases that have to go before a denied request can have what it asks for. Pure.
+def asked_back(state: State, command: Command) -> tuple[Holder, Mode, list[LeaseRecord]] | None:
+    """Return who asks, for which mode, and the leases that have to go before a denied request can have it. Pure.
 
     A tentative one is not among them: its holder is about to make it held, or to give up, and an older request ends it.
     """
-    asker = _asker(state, command)
-    if asker is None:
-        return ()
-    assert isinstance(state, Taken)
-    own = command.correlation_id if isinstance(command, Upgrade) else b""
-    held = (each for each in state.leases if each.phase is Phase.HELD and each.correlation_id != own)
-    return tuple(each for each in held if conflicts(each.mode, asker[1]))
-
-
-def _asker(state: State, command: Command) -> tuple[Holder, Mode] | None:
-    """Return who asks for a domain that is taken, and in which mode."""
-    if isinstance(state, Free):
-        return None
+    own = None
     if isinstance(command, Grant):
-        return command.request.holder, command.request.mode
-    if isinstance(command, Upgrade):
-        own = next((each for each in state.leases if each.correlation_id == command.correlation_id), None)
-        return None if own is None else (own.holder, command.mode or own.mode)
-    return None
+        by, mode = command.request.holder, command.request.mode
+    elif isinstance(command, Upgrade) and (own := named(state, command.correlation_id)) is not None:
+        by, mode = own.holder, command.mode or own.mode
+    else:
+        return None
+    held = (each for each in state.leases if each.phase is Phase.HELD and each is not own)
+    return by, mode, [each for each in held if conflicts(each.mode, mode)]
 
 
 @dataclass(slots=True, eq=False)
@@ -129,13 +120,11 @@ class Recalls:
     def denied(self, denied: Denied, state: State, command: Command, now: Instant) -> Denied:
         """Ask for the leases that are in the way of a request; say in its denial since when their holder knows."""
         asked = asked_back(state, command)
-        if not asked:
+        if asked is None:
             return denied
-        asker = _asker(state, command)
-        assert asker is not None
-        by, mode = asker
-        told = [self._want(denied.domain, lease, mode, by, now) for lease in asked]
-        first = next((when for lease, when in zip(asked, told, strict=True) if lease.holder == denied.holder), 0)
+        by, mode, leases = asked
+        told = [self._want(denied.domain, lease, mode, by, now) for lease in leases]
+        first = next((when for lease, when in zip(leases, told, strict=True) if lease.holder == denied.holder), 0)
         return msgspec.structs.replace(denied, recalled_ns=first) if first else denied
 
     def _want(self, domain: str, lease: LeaseRecord, mode: Mode, by: Holder, now: Instant) -> Instant:

@@ -16,10 +16,10 @@ import msgspec
 from timeagent.units import Instant, rfc3339
 
 from ..formats.hints import NOTHING_WRITTEN
-from ..formats.lease import Ending, LeaseOutcome, Phase
+from ..formats.lease import LeaseOutcome, Phase
 from ..formats.witness import ENDED_MAX, Ended, SessionEnded, SessionKind, SessionWitness
 from . import decisions
-from .domain import Bounds, Break, Command, Decision, Free, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
+from .domain import Bounds, Break, Command, Decision, Grant, LeaseRecord, SessionRecord, State, Taken, unwritten
 from .store import LeaseStore
 from .turn import Draft, Later, Turn, holder_refused
 from .wire import Acquire, BeginSession, DropSession, Over, Refused, RenewSession, SessionGranted, Unavailable, Upgrade
@@ -59,17 +59,12 @@ def renewed(
         why = f"the shard has ended {len(session.ended)} leases alone under session lease {session.session_id.hex()}"
         hint = "begin another, and take the leases under that one"
         return session, Refused(request_id=request.request_id, code="session-worn", message=why, hint=hint)
-    expiry = session.expiry_ns
-    if request.request_id not in (session.answered, session.begun_by):
-        expiry = max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))
-        if not bounds.now.surely_before(expiry):
-            expiry = bounds.signed_ns_max + 1
-    if expiry > bounds.signed_ns_max:
-        why = (
-            f"session lease {session.session_id.hex()} stays as it is, until {rfc3339(session.expiry_ns)}: no later "
-            f"expiry can be granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
-        )
-        return session, Unavailable(request_id=request.request_id, code="no-later-expiry", message=why)
+    expiry, again = session.expiry_ns, request.request_id in (session.answered, session.begun_by)
+    if not again:
+        expiry = decisions.later_expiry(expiry, request, bounds)
+    if expiry > bounds.signed_ns_max or not (again or bounds.now.surely_before(expiry)):
+        what = f"session lease {session.session_id.hex()}"
+        return session, decisions.no_later_expiry(what, session.expiry_ns, request, bounds)
     later = msgspec.structs.replace(session, expiry_ns=expiry, answered=request.request_id)
     return later, witness_of(later, SessionKind.RENEWAL)
 
@@ -140,7 +135,7 @@ def _over(session: SessionRecord, outcome: LeaseOutcome, bounds: Bounds) -> Sess
 
 def in_sessions(state: State) -> list[tuple[LeaseRecord, bytes]]:
     """Return the leases of a domain that are under session leases, each with the session's id."""
-    return [] if isinstance(state, Free) else [(each, each.session_id) for each in state.leases if each.session_id]
+    return [(each, each.session_id) for each in state.leases if each.session_id]
 
 
 def as_of(
@@ -174,20 +169,12 @@ def _ended_with(
     domain: str, state: Taken, lease: LeaseRecord, session: SessionRecord, over: SessionEnded, bounds: Bounds
 ) -> tuple[State, Ended]:
     tentative = lease.phase is Phase.TENTATIVE
-    wrote = not tentative and over.watermark_time is not None
-    ending = Ending(
-        correlation_id=lease.correlation_id,
-        outcome=LeaseOutcome.WITHDRAWN if tentative else over.outcome,
-        ended_ns=over.ended_ns,
-        watermark_ns=over.watermark_ns if wrote else None,
-        watermark_time=over.watermark_time if wrote else None,
-        messages=0,
-        chain_head=None,
-    )
-    floor, settle_to = (0, 0) if tentative else session.brings
-    left, entry = decisions.end_lease(domain, state, lease, ending, floor, settle_to)
-    unwritten = tentative or (over.outcome is LeaseOutcome.DROPPED and not wrote)
-    return remembering(left, NOTHING_WRITTEN if unwritten else None, bounds), entry
+    outcome = LeaseOutcome.WITHDRAWN if tentative else over.outcome
+    ending = unwritten(lease.correlation_id, outcome, over.ended_ns)
+    if wrote := not tentative and over.watermark_time is not None:
+        ending = msgspec.structs.replace(ending, watermark_ns=over.watermark_ns, watermark_time=over.watermark_time)
+    hints = NOTHING_WRITTEN if tentative or (over.outcome is LeaseOutcome.DROPPED and not wrote) else None
+    return decisions.end_lease(domain, state, lease, ending, (0, 0) if tentative else session.brings, hints, bounds)
 
 
 # -- in the turns of a shard -------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from .ceiling import (
 )
 from .decisions import raised
 from .domain import HINT_BYTES_MAX, Bounds, Break
-from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
+from .fast_path import FastPath, replies
 from .recall import Recalls, Waiter
 from .request_handler import RequestHandler
 from .sessions import Sessions
@@ -143,8 +143,8 @@ class Shard:
             time=time,
         )
         handler = self._handler
-        recalls = self._waiting.recalls
-        self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, recalls.ended, self._going)
+        recalls, eviction, going = self._waiting.recalls, self._eviction, self._going
+        self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, recalls, eviction, going)
         self._to_raise: list[str] | None = None
         self._end: tuple[Instant, Instant] | None = None
         """Floor and settle_to of its last record, from the first try to link it on: no lease ends after that."""
@@ -411,15 +411,12 @@ class Shard:
                 self._break(turn, past)
                 self._make_room(turn, coming)
                 self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
-                queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
                 drafts = self._plain.answered(
                     turn,
                     requests,
                     functools.partial(self._handler.answer, turn),
-                    self._eviction.memory(),
                     waiters=waiters,
-                    queues=queues,
-                    recalled=self._waiting.recalls.asked,
+                    queues=None if self._handler.stopping else self._waiting.domains,
                 )
                 if self._waiting.count:
                     self._call_in(turn)
@@ -427,13 +424,12 @@ class Shard:
                 if turn.answers or not self._held(turn):
                     batch = self._batch_signer.sign(turn.entries, turn.token)
             self._publish(batch)
-        witness = no_witness if batch is None else batch.encoded_witnesses()
-        if woken := self._waiting.take_woken():
-            told = replies([draft for *_, draft in woken], batch, witness)
-            for (waiter, *_), reply in zip(woken, told, strict=True):
-                assert reply is not None
-                waiter.answer(reply)
-        return replies(drafts, batch, witness)
+        woken = self._waiting.take_woken()
+        said = replies([*drafts, *(draft for *_, draft in woken)] if woken else drafts, batch)
+        for (waiter, *_), reply in zip(woken, said[len(drafts) :], strict=True):
+            assert reply is not None
+            waiter.answer(reply)
+        return said[: len(drafts)]
 
     def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
         """Answer requests for which no turn can be had, and say why; who it is and what it has a shard says always."""
@@ -453,7 +449,6 @@ class Shard:
 
     def _call_in(self, turn: Turn) -> None:
         changed = [*self._store.changed, *self._sessions.freed()]
-        unknown = self._eviction.memory()
 
         def again(request: Task, _: Waiter | None = None) -> Draft:
             assert isinstance(request, Acquire | Upgrade)
@@ -461,7 +456,7 @@ class Shard:
 
         def first(request: Acquire | Upgrade) -> Draft | PlainLater:
             self._store.look_up((request.domain,))
-            (draft,) = self._plain.answered(turn, [request], again, unknown, waiters={}, queues=(), recalled=())
+            (draft,) = self._plain.answered(turn, [request], again, waiters={}, queues=())
             assert draft is not None
             assert not isinstance(draft, bytes)
             return draft

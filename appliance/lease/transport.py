@@ -21,13 +21,13 @@ from timeagent.keys import key_id
 from timeagent.units import SECOND, Span, span_text
 
 from . import tls, wire
+from .sockets import BootClock
 from .tls import Trust
 
 _CHUNK_BYTES = 64 * 1024
 """As the server's ``RECEIVE_BYTES``."""
 _SENT_AT_ONCE = 4096
 """So much goes into any buffer: whoever sends more may have waited for who reads."""
-_CLOSED: Final = "the shard closed the connection"
 _TCP_USER_TIMEOUT_MS = 10_000
 """How long what was sent may stay unacknowledged before the kernel gives the connection up."""
 
@@ -41,14 +41,6 @@ class Transport(Protocol):
         Raises ShardUnavailable when no answer came: it may have happened or not. Raises BadRequest above the limits of
         a call.
         """
-        ...
-
-
-class BootClock(Protocol):
-    """A clock, as far as a time-out needs one."""
-
-    def boot_ns(self) -> int:
-        """Return nanoseconds since boot."""
         ...
 
 
@@ -100,13 +92,10 @@ class SocketTransport(ABC):
         except BaseException as problem:
             if connection is not None:
                 connection.close()  # an interrupted exchange leaves half an answer in it
-            if isinstance(problem, OSError | TenureError):
-                self.close()  # whatever befell this connection befell the idle ones too, if the shard has died
-            if isinstance(problem, ShardUnavailable) or not isinstance(problem, OSError | TenureError):
+            if not isinstance(problem, OSError | TenureError):
                 raise
-            if isinstance(problem, NotTrusted):
-                raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
-            raise self._unavailable(timeout_ns, str(getattr(problem, "message", problem))) from None
+            self.close()  # whatever befell this connection befell the idle ones too, if the shard has died
+            raise self._unavailable(timeout_ns, problem) from None
         with self._lock:
             if closings == self._closings and len(self._idle) < IDLE_MAX and not more:
                 self._idle.append(connection)
@@ -127,16 +116,27 @@ class SocketTransport(ABC):
         while True:
             with self._lock:
                 closings, connection = self._closings, self._idle.pop() if self._idle else None
-            if connection is None or not self._is_stale(connection):
+            if connection is None:
+                return closings, None
+            unasked = select.poll()
+            unasked.register(connection, select.POLLIN)
+            if not unasked.poll(0):
                 return closings, connection
             connection.close()
 
-    def _unavailable(self, timeout_ns: Span, why: str) -> ShardUnavailable:
-        return ShardUnavailable(
-            "no-answer",
-            f"no answer from the shard at {self} within {span_text(timeout_ns)}: {why}",
-            hint="see whether a node serves this shard; ask again with the same request ids",
-        )
+    def _unavailable(self, timeout_ns: Span, problem: OSError | TenureError) -> ShardUnavailable:
+        match problem:
+            case ShardUnavailable():
+                return problem
+            case NotTrusted():
+                return ShardUnavailable(problem.code, problem.message, hint=problem.hint)
+            case _:
+                why = getattr(problem, "message", problem)
+                return ShardUnavailable(
+                    "no-answer",
+                    f"no answer from the shard at {self} within {span_text(timeout_ns)}: {why}",
+                    hint="see whether a node serves this shard; ask again with the same request ids",
+                )
 
     def _greet(self, connection: socket.socket, until: int) -> None:
         """Say hello on a new connection. Raises ShardUnavailable, in the other end's words, when that is refused."""
@@ -145,17 +145,11 @@ class SocketTransport(ABC):
             return
         self._arm(connection, until)
         answer, _ = self._exchange(connection, wire.encode_call([self._greeting]), until)
-        (reply,) = self._replies(answer, [self._greeting])
+        (reply,) = wire.decode_answer(answer, 1)
         if isinstance(reply, wire.Refused):
             raise ShardUnavailable(reply.code, f"{self} refuses: {reply.message}", hint=reply.hint)
         if not isinstance(reply, wire.Welcome):
             raise Damaged("answer-damaged", f"a Hello was answered with a {type(reply).__name__}")
-
-    @staticmethod
-    def _is_stale(connection: socket.socket) -> bool:
-        ready = select.poll()
-        ready.register(connection, select.POLLIN)
-        return bool(ready.poll(0))
 
     def _replies(self, answer: memoryview, requests: list[wire.Request]) -> list[wire.Reply]:
         """Read an answer. Raises Damaged, and ShardUnavailable for the word that ends a connection."""
@@ -179,32 +173,20 @@ class SocketTransport(ABC):
         connection.sendall(frame)
         if len(frame) > _SENT_AT_ONCE:
             self._arm(connection, until)
-        data: bytes | bytearray = self._some(connection)
-        while len(data) < wire.LENGTH_BYTES:
+        data = bytearray()
+        while True:
+            part = connection.recv(_CHUNK_BYTES)
+            if not part:
+                raise ConnectionResetError("the shard closed the connection")
+            data += part
+            if len(data) >= wire.LENGTH_BYTES:
+                end = wire.LENGTH_BYTES + wire.body_length(data, wire.REPLY_FRAME_BYTES_MAX)
+                if len(data) >= end:
+                    return memoryview(data)[wire.LENGTH_BYTES : end], len(data) > end
             self._arm(connection, until)
-            data += self._some(connection)
-        end = wire.LENGTH_BYTES + wire.body_length(data, wire.REPLY_FRAME_BYTES_MAX)
-        if len(data) < end:
-            whole, got = bytearray(end), len(data)
-            whole[:got] = data
-            view = memoryview(whole)
-            while got < end:
-                self._arm(connection, until)
-                more = connection.recv_into(view[got:])
-                if not more:
-                    raise ConnectionResetError(_CLOSED)
-                got += more
-            data = whole
-        return memoryview(data)[wire.LENGTH_BYTES : end], len(data) > end
-
-    @staticmethod
-    def _some(connection: socket.socket) -> bytes:
-        part = connection.recv(_CHUNK_BYTES)
-        if not part:
-            raise ConnectionResetError(_CLOSED)
-        return part
 
     def _arm(self, connection: socket.socket, until: int) -> None:
+        """Have the connection wait no longer than until then. Raises TimeoutError."""
         left = until - self._clock.boot_ns()
         if left <= 0:
             raise TimeoutError("timed out")

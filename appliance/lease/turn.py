@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -111,8 +110,3 @@ type Draft = Reply | Later
 type PlainLater = tuple[bytes, int, bytes]
 """A plain grant, of which the witness waits for the turn's signature: request id, entry, and what is known of messages
 of the domain, encoded; nil: that was not asked for."""
-
-
-def finished(draft: Draft, witness: Callable[[int], bytes]) -> Reply:
-    """Return the reply of a draft, now that the turn is signed. ``witness``: an encoded one, by its entry."""
-    return replace(draft.reply, signed=witness(draft.entry)) if isinstance(draft, Later) else draft

@@ -522,6 +522,22 @@ def body_length(head: bytes | bytearray | memoryview, limit: int, offset: int = 
     return int(length)
 
 
+def refusal(code: str, message: str, hint: str = "") -> bytes:
+    """Return the answer that ends a connection: one Refused, about no request."""
+    return encode_answer([Refused(request_id=NO_REQUEST, code=code, message=message, hint=hint)])
+
+
+def foreign(hello: Hello, cluster_id: bytes, here: str) -> Refused | None:
+    """Refuse, in words, a Hello of another version or to another cluster than ``here``."""
+    if hello.version != PROTOCOL_VERSION:
+        why = f"{here} speaks version {PROTOCOL_VERSION}; version {hello.version} was offered"
+        return Refused(request_id=NO_REQUEST, code="protocol-version", message=why, hint="use the same release")
+    if hello.cluster_id != cluster_id:
+        why = f"{here} is of cluster {cluster_id.hex()}, not of {hello.cluster_id.hex()}"
+        return Refused(request_id=NO_REQUEST, code="other-cluster", message=why, hint="check the root")
+    return None
+
+
 def lease_fields(view: LeaseView) -> dict[str, Any]:
     """Return a lease as JSON shows it."""
     return {

@@ -1,7 +1,7 @@
-"""One shard that a process runs: what it takes of the machine, how it goes on, the threads that serve it, and its end.
+"""One shard that a process runs: what it takes of the machine, the threads that serve it, and its end.
 
-How a shard ends takes what it needs of the machine from a ``ShardRuntime``, as does who decides which shards run
-(``shards.py``), so that the same runs on a simulated one. ``LeaseCounts`` is what became of the leases of one run.
+What it needs of the machine it takes from a ``ShardRuntime``, as does who decides which shards run (``shards.py``), so
+that the same runs on a simulated one. ``LeaseCounts`` is what became of the leases of one run.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Protocol
@@ -20,15 +21,15 @@ import msgspec
 
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime, boot_id
-from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable
-from timeagent.units import MS, SECOND, Instant, Span
+from timeagent.errors import BadTime, Damaged, Environment
+from timeagent.units import MS, SECOND, Span
 
 from ..bag.ports import Storage
 from ..formats.framing import pieces
 from ..formats.lease import LeaseOutcome
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
-from ..formats.witness import Ended, LedgerBlock, Witness, WitnessKind, decode_entry, open_block
+from ..formats.witness import Ended, Witness, WitnessKind, decode_entry, open_block
 from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
@@ -145,11 +146,11 @@ def first_part(domain: str) -> str:
 
 
 class LeaseCounts:
-    """What became of leases in one run of a shard, by the first part of their domains' names.
+    """What became of leases in one run of a shard, by the first part of their domains' names. All numbers only grow.
 
-    Each number is written by one thread, and read by any: by that which appends the ledger, or, of what has waited in a
-    queue, by the shard's. All of them only grow. A block that says more than some of its entries have to is counted by
-    every n-th of them, n-fold. Names of which too many come are counted together.
+    Each is written by one thread, and read by any: by that which appends the ledger, or, of what has waited in a queue,
+    by the shard's. Of a block with more than COUNTED_MAX entries every n-th is counted, n-fold; names of which too many
+    come are counted together.
     """
 
     def __init__(self) -> None:
@@ -163,7 +164,6 @@ class LeaseCounts:
         """Grants where an earlier lease ended without its holder's word, and may be believed in still."""
         self.sad_ns: Counter[str] = Counter()
         """For how long, together: so long waits who does not only write messages."""
-
         self.waits: Counter[tuple[str, bool]] = Counter()
         """Requests that have waited in a queue, by part, and whether they were granted: else they waited in vain."""
         self.waits_ns: Counter[tuple[str, bool]] = Counter()
@@ -179,24 +179,20 @@ class LeaseCounts:
         """Count whole blocks. Raises Damaged."""
         for piece in pieces(data)[0]:
             block = open_block(piece, "a block of the ledger")
-            self._count(block, block.batch_head("a block of the ledger").signed_time().midpoint_ns)
-
-    def _count(self, block: LedgerBlock, now_ns: Instant) -> None:
-        weight = -(-len(block.entries) // COUNTED_MAX)
-        for raw in block.entries[::weight]:
-            entry = decode_entry(raw)
-            if isinstance(entry, Witness) and entry.kind is WitnessKind.GRANT:
-                part = self._part(entry.domain)
-                self.grants[part] += weight
-                left: Span = entry.settle_to_ns - now_ns
-                if left > 0:
-                    self.sad[part] += weight
-                    self.sad_ns[part] += left * weight
-            elif isinstance(entry, Ended):
-                part = self._part(entry.domain)
-                self.ends[part, entry.ending.outcome] += weight
-                granted = int.from_bytes(entry.ending.correlation_id[:FENCE_BYTES], "big")  # its fence: about then
-                self.held_ns[part] += max(0, entry.ending.ended_ns - granted) * weight
+            signed_ns = block.batch_head("a block of the ledger").signed_time().midpoint_ns
+            weight = -(-len(block.entries) // COUNTED_MAX)
+            for entry in map(decode_entry, block.entries[::weight]):
+                if isinstance(entry, Witness) and entry.kind is WitnessKind.GRANT:
+                    part = self._part(entry.domain)
+                    self.grants[part] += weight
+                    if entry.settle_to_ns > signed_ns:
+                        self.sad[part] += weight
+                        self.sad_ns[part] += (entry.settle_to_ns - signed_ns) * weight
+                elif isinstance(entry, Ended):
+                    part = self._part(entry.domain)
+                    self.ends[part, entry.ending.outcome] += weight
+                    granted = int.from_bytes(entry.ending.correlation_id[:FENCE_BYTES], "big")  # its fence: about then
+                    self.held_ns[part] += max(0, entry.ending.ended_ns - granted) * weight
 
     def _part(self, domain: str) -> str:
         part = first_part(domain)
@@ -225,58 +221,24 @@ def stopping_ns(policy: PolicyNumbers) -> Span:
     return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
 
 
-class Closable(Protocol):
-    """What has an end."""
-
-    def close(self) -> None: ...
-
-
-@contextlib.contextmanager
-def kept[C: Closable](thing: C) -> Iterator[C]:
-    """Begin something with it: it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
-    try:
-        yield thing
-    except LogLost as problem:
-        thing.close()
-        raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
-    except BaseException:
-        thing.close()
-        raise
-
-
-def resumed(shard: Shard, ledger: StoredLedger, said: Suspension, log: TurnLog | None) -> ceiling.Extension:
-    """Let a shard go on: with what its log keeps, or if its ledger ends where the run before ended."""
-    if log is None:
-        last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
-        if (why := said.ledger_difference(last)) is not None:
-            return ceiling.Deposed(why)
-    return shard.resume(said)
-
-
-def append_missing(ledger: StoredLedger, log: TurnLog) -> None:
-    """Have a ledger get what a log says that it may lack, by now: another run may have gone on meanwhile."""
-    blocks = log.blocks()
-    if blocks:
-        ledger.follow()
-        ledger.append(b"".join(blocks))
-
-
 @dataclass(eq=False)
 class HostedShard:
     """A started shard that this process serves: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
 
     identity: ceiling.ShardIdentity
-    _shard: Shard
-    _store: LeaseStore
+    shard: Shard
+    store: LeaseStore
     server: ShardServer
     chain: ceiling.CeilingChain
-    _ledger: CountedLedger
+    ledger: CountedLedger
     spool: LedgerSpool
     _guard: Lock
     _runtime: ShardRuntime
     _time: NodeTime
     _policy: PolicyNumbers
-    _log: TurnLog | None = None
+    _log: TurnLog | None
+    place: LocalLock
+    """Held for as long as it runs here."""
 
     def __post_init__(self) -> None:
         self._ending = self._runtime.mutex()
@@ -285,14 +247,6 @@ class HostedShard:
             self._runtime.spawn("tenure-shard", self._serve),
             self._runtime.spawn("tenure-ledger", self.spool.run),
         ]
-
-    @property
-    def waiting(self) -> int:
-        return self._shard.waiting
-
-    @property
-    def lease_counts(self) -> LeaseCounts:
-        return self._ledger.lease_counts
 
     def _serve(self) -> None:
         """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
@@ -305,45 +259,30 @@ class HostedShard:
 
     def ended(self) -> str | None:
         """Return why this shard serves nobody any more although it was not stopped, or None."""
-        return self.broken() or self._shard.over()
+        return self.broken() or self.shard.over()
 
     def broken(self) -> str | None:
         """Return that its server or its ledger's thread has ended by itself, which never should happen, or None."""
         alive = [each.is_alive() for each in self._threads]
-        if all(alive) or self._ended or self._shard.over() is not None:
+        if all(alive) or self._ended or self.shard.over() is not None:
             return None
         return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
-
-    @property
-    def going_by(self) -> int:
-        """The newest map that it goes by. Never blocks."""
-        return self._shard.going_by
-
-    @property
-    def leases(self) -> int:
-        """How many leases are out. Never blocks."""
-        return self._store.leases
 
     def is_held(self) -> bool:
         """Whether a lease is out that may not be past. Blocks for the turn that is under way."""
         with self._guard:
-            return not self._ended and self._shard.is_held()
+            return not self._ended and self.shard.is_held()
 
     def go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> None:
         """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
 
         ``follows``: how the chains ended that its own follows.
         """
-        while not self._go_by(newest, follows):
+        while True:
+            with self._guard:
+                if self._ended or self.shard.go_by(newest, follows):
+                    return
             self._time.sleep(MS)  # others have their turn
-
-    def _go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> bool:
-        with self._guard:
-            return self._ended or self._shard.go_by(newest, follows)
-
-    def why_full(self) -> str | None:
-        """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
-        return self._store.why_full() if self._store.full else None
 
     def stop(self) -> None:
         """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
@@ -354,11 +293,9 @@ class HostedShard:
         """
         deadline = self._time.boot_ns() + stopping_ns(self._policy)
         tries = 0
-        if self._ended:
-            return
         try:
             while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended and not self._lost():
-                stop = self._tried(self._shard.stop_orderly)
+                stop = self._tried(self.shard.stop_orderly)
                 if isinstance(stop, ceiling.StoppedOrderly | ceiling.Deposed):
                     break
                 tries += not isinstance(stop, ceiling.NotYet)
@@ -372,19 +309,35 @@ class HostedShard:
         Serves nobody any more, and waits for nobody's lease; where none is out this is an orderly stop. Where the
         mount, the tmpfs or the clock does not allow it, or the shard is broken, it just ends, as in a crash.
         """
+        self._end(leaves=True)
+
+    def abandon(self) -> None:
+        """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
+        self._end(leaves=False)
+
+    def _end(self, *, leaves: bool) -> None:
+        """Serve nobody any more, let the ledger be written to its end, leave what was said there, close all parts."""
         with self._ending:
             if self._ended:
                 return
             broken, self._ended = self.broken(), True
-            self.server.stop(at_once=True)
+            self.server.stop(at_once=leaves)
             self._threads[0].join()
-            said = None if broken else self._stopped_at_once()
-            # Where each turn is kept, whoever goes on finds all of them there.
-            self._end_parts(said if isinstance(said, Suspension) and self._log is None else None)
+            said = self._stopped_at_once() if leaves and not broken else None
+            self.chain.close()
+            self.spool.close()
+            self._threads[1].join(LEDGER_END_NS / SECOND)
+            with self._guard:
+                # Where each turn is kept, whoever goes on finds all of them there.
+                if isinstance(said, Suspension) and self._log is None:
+                    self._leave(said)
+                self.store.close()
+            if self._log is not None:
+                self._log.close()
 
     def _stopped_at_once(self) -> Suspension | ceiling.Stop | None:
-        goes_on = self._store.leases and not self._shard.is_of_no_map
-        step = self._suspended if goes_on else self._shard.stop_orderly
+        goes_on = self.store.leases and not self.shard.is_of_no_map
+        step = partial(self.shard.suspend, self._runtime.boot()) if goes_on else self.shard.stop_orderly
         for _ in range(START_TRIES):
             said = self._tried(step)
             if isinstance(said, Suspension | ceiling.StoppedOrderly | ceiling.Deposed) or self._lost():
@@ -392,40 +345,14 @@ class HostedShard:
             self._time.sleep(PAUSE_NS)
         return None
 
-    def _suspended(self) -> Suspension | ceiling.Deposed | ceiling.InDoubt:
-        return self._shard.suspend(self._runtime.boot())
-
     def _lost(self) -> bool:
         return self._log is not None and self._log.lost is not None
 
-    def abandon(self) -> None:
-        """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
-        with self._ending:
-            if self._ended:
-                return
-            self._ended = True
-            self.server.stop()
-            self._threads[0].join()
-            self._end_parts()
-
-    def _end_parts(self, said: Suspension | None = None) -> None:
-        """Let the ledger be written to its end; then leave ``said`` for whoever goes on, and close the file."""
-        self.chain.close()
-        self.spool.close()
-        self._threads[1].join(LEDGER_END_NS / SECOND)
-        with self._guard:
-            if said is not None:
-                self._leave(said)
-            self._store.close()
-        if self._log is not None:
-            self._log.close()
-
     def _leave(self, said: Suspension) -> None:
-        number, size = self._ledger.end
-        left = self.spool.drained and self._store.leave(
-            encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
-        )
-        shard, leases = self.identity.number, self._store.leases
+        number, size = self.ledger.end
+        whole = encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
+        left = self.spool.drained and self.store.leave(whole)
+        shard, leases = self.identity.number, self.store.leases
         if left:
             _log.info("shard-suspended shard=%d leases=%d", shard, leases)
         else:

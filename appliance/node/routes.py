@@ -24,7 +24,7 @@ from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..lease import tls, wire
-from ..lease.succession import newest_record
+from ..lease.ceiling import newest_record
 from ..lease.transport import SocketTransport, TlsTransport, Transport, UnixTransport
 from .record_watch import MapWatch, TrustWatch
 from .records import StoredChain

@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 from timeagent.errors import BadConfiguration, Environment
 
-from ..doctor.machine import FORGETFUL, mount_of
-from ..lease.connection import credentials
+from ..doctor.directory import FORGETFUL, mount_of
+from ..lease.sockets import credentials
 
 if TYPE_CHECKING:
     from .settings import Settings

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -34,24 +33,13 @@ from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..formats.witness import Half
 from ..lease import ceiling
+from ..lease.ceiling import Succession, newest_record
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.succession import Succession, newest_record
-from ..lease.turn_log import TurnLog
+from ..lease.turn_log import LogLost, TurnLog
 from ..lease.whole_shard import Suspension
-from .hosted_shard import (
-    PAUSE_NS,
-    START_TRIES,
-    CountedLedger,
-    HostedShard,
-    Running,
-    ShardRuntime,
-    append_missing,
-    kept,
-    resumed,
-    stopping_ns,
-)
+from .hosted_shard import PAUSE_NS, START_TRIES, CountedLedger, HostedShard, Running, ShardRuntime, stopping_ns
 from .own_keys import OwnKeys
 from .record_watch import PAID_LOOK_NS, MapWatch, TrustWatch
 from .records import Registers, StoredChain, StoredLedger
@@ -71,6 +59,27 @@ CHECK_NS: Final[Span] = 2 * SECOND
 
 LOOK_NS: Final[Span] = 250 * MS
 """How often the loop of an application's shard looks whether it may go on."""
+
+
+@contextlib.contextmanager
+def kept[C: (LeaseStore, TurnLog)](thing: C) -> Iterator[C]:
+    """Begin something with it: it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
+    try:
+        yield thing
+    except LogLost as problem:
+        thing.close()
+        raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
+    except BaseException:
+        thing.close()
+        raise
+
+
+def append_missing(ledger: StoredLedger, log: TurnLog) -> None:
+    """Have a ledger get what a log says that it may lack, by now: another run may have gone on meanwhile."""
+    blocks = log.blocks()
+    if blocks:
+        ledger.follow()
+        ledger.append(b"".join(blocks))
 
 
 @dataclass(eq=False)
@@ -94,7 +103,7 @@ class ShardHost:
     """Why a shard did not begin here when that was tried last. Read by other threads."""
 
     def __post_init__(self) -> None:
-        self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
+        self._hosted: dict[int, HostedShard] = {}
         self._lock = self._shard_runtime.mutex()
         self._closed = False
         self._pulse: Pulse | None = None
@@ -134,8 +143,7 @@ class ShardHost:
 
     def hosted(self, shard: int) -> HostedShard | None:
         """Return a shard that runs here now. Thread-safe; never waits for one that is being started."""
-        found = self._hosted.get(shard)
-        return None if found is None else found[0]
+        return self._hosted.get(shard)
 
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
@@ -147,28 +155,27 @@ class ShardHost:
         """
         with self._lock:
             if shard in self._hosted:
-                hosted, held = self._hosted[shard]
+                hosted = self._hosted[shard]
                 why = hosted.ended()
                 if why is None:
                     return True
                 _log.warning("shard-ended shard=%d reason=%s", shard, why)
                 del self._hosted[shard]
                 hosted.abandon()
-                held.release()
-                self._forget_pulse(shard)
+                self._give_up(shard, hosted.place)
             if self._closed or (self._pulse is None and self._shard_runtime.daemon_runs()):
                 return False
             if (missing := self.missing_daemon(shard)) is not None:
                 raise missing
             if shard_map.owner_of(shard) is None:
                 return False
-            with self._place(shard) as lock:
-                if lock is None:
+            with self._place(shard) as place:
+                if place is None:
                     return False
                 try:
                     if self.waits_for(shard, shard_map) is None:
                         self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
-                        self._hosted[shard] = self._start(shard, shard_map), lock
+                        self._hosted[shard] = self._start(shard, shard_map, place)
                 except TenureError as problem:
                     self.hindered[shard] = problem
                     raise
@@ -202,19 +209,19 @@ class ShardHost:
         with self._lock:
             if shard in self._hosted or self._closed:
                 return False
-            with self._place(shard) as lock:
-                if lock is None:
+            with self._place(shard) as place:
+                if place is None:
                     return False
                 newest_record(self._port(*chain_of(shard)))  # while the mount does not answer nothing is taken
                 self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
                 with self._turn_log(shard) as log:
-                    resumed = self._gone_on(self._fresh(shard), log)
+                    resumed = self._gone_on(self._fresh(shard), place, log)
                 if resumed is None:
                     if log is not None:
                         log.close()
                     self._nothing_left.add(shard)
                     return False
-                self._hosted[shard] = resumed, lock
+                self._hosted[shard] = resumed
                 self.hindered.pop(shard, None)
                 return True
 
@@ -241,7 +248,7 @@ class ShardHost:
         Blocks as ``HostedShard.go_by``; touches the mount where it becomes whole. Raises BadTime, Damaged.
         """
         hosted = self.hosted(shard)
-        if hosted is None or hosted.going_by >= newest.number:
+        if hosted is None or hosted.shard.going_by >= newest.number:
             return
         follows = self._follows(shard, newest)
         if isinstance(follows, ceiling.InDoubt):
@@ -260,20 +267,22 @@ class ShardHost:
             return ceiling.NOTHING_BEFORE
         if chain not in self._successions:
             patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND
-            self._successions[chain] = self._succession(patience)
+            until = self._time.boot_ns() + patience
+
+            def polite(newest: CeilingRecord) -> str | None:
+                return None if self._time.boot_ns() >= until else self._courtesy(newest)
+
+            self._successions[chain] = Succession(
+                self._registers.cluster_id,
+                self._registers.predecessors,
+                self._port,
+                self._time,
+                self.keys.witness,
+                self._settings.node,
+                self._random.randbytes(8),
+                polite,
+            )
         return self._successions[chain].beginning(chain)
-
-    def _succession(self, patience_ns: Span) -> Succession:
-        until = self._time.boot_ns() + patience_ns
-
-        def polite(newest: CeilingRecord) -> str | None:
-            return None if self._time.boot_ns() >= until else self._courtesy(newest)
-
-        incarnation = self._random.randbytes(8)
-        registers, signer, node = self._registers, self.keys.witness, self._settings.node
-        return Succession(
-            registers.cluster_id, registers.predecessors, self._port, self._time, signer, node, incarnation, polite
-        )
 
     def _port(self, map_number: int, shard: int) -> StoredChain:
         return StoredChain(self._storage, chain_path(map_number, shard))
@@ -297,7 +306,7 @@ class ShardHost:
 
     def everything(self) -> dict[int, HostedShard]:
         with self._lock:
-            return {shard: hosted for shard, (hosted, _) in self._hosted.items()}
+            return dict(self._hosted)
 
     def leave(self, shard: int) -> None:
         """Stop a shard orderly and give its lock up. Blocks as long as ``HostedShard.stop``; idempotent."""
@@ -316,24 +325,22 @@ class ShardHost:
             found = self._hosted.get(shard)
         if found is None:
             return
-        hosted, held = found
         try:
-            end(hosted)
+            end(found)
         finally:
             with self._lock:
                 if self._hosted.get(shard) is found:
                     del self._hosted[shard]
-                    held.release()
-                    self._forget_pulse(shard)
+                    self._give_up(shard, found.place)
 
-    def _forget_pulse(self, shard: int) -> None:
+    def _give_up(self, shard: int, place: LocalLock) -> None:
+        place.release()
         if self._pulse is not None:
             self._pulse.forget(f"shard {shard_text(shard)}")
 
     def broken(self) -> dict[int, str]:
         """Return the shards whose server has ended by itself, each with the reason."""
-        with self._lock:
-            return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.broken()) is not None}
+        return {shard: why for shard, hosted in self.everything().items() if (why := hosted.broken()) is not None}
 
     def close(self) -> None:
         """Stop every shard that runs here, for a restart or orderly (``drains``), and give up its lock. Idempotent."""
@@ -343,20 +350,19 @@ class ShardHost:
             # Until it has stopped it is reached: holders give back what they have.
             self._let_go(shard, HostedShard.stop if self.drains else HostedShard.suspend)
 
-    def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
+    def _start(self, shard: int, shard_map: ShardMap, place: LocalLock) -> HostedShard:
         identity = self._fresh(shard)
         with self._turn_log(shard) as log:
-            return self._gone_on(identity, log) or self._begun_empty(identity, shard_map, log)
-
-    def _begun_empty(self, identity: ceiling.ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
-        follows = self._follows(identity.number, shard_map)
-        if isinstance(follows, ceiling.InDoubt):
-            why = f"shard {shard_text(identity.number)} cannot begin yet: {follows.reason}"
-            raise ShardUnavailable("chains-before", why)
-        if log is not None:
-            self._begin_log(log)
-        with kept(self._shard_runtime.store(identity.number)) as store:
-            return self._begun(identity, shard_map, store, log, follows)
+            if (going_on := self._gone_on(identity, place, log)) is not None:
+                return going_on
+            follows = self._follows(shard, shard_map)
+            if isinstance(follows, ceiling.InDoubt):
+                why = f"shard {shard_text(shard)} cannot begin yet: {follows.reason}"
+                raise ShardUnavailable("chains-before", why)
+            if log is not None:
+                self._begin_log(log)
+            with kept(self._shard_runtime.store(shard)) as store:
+                return self._begun(identity, place, shard_map, store, log, follows)
 
     def _fresh(self, shard: int) -> ceiling.ShardIdentity:
         incarnation = self._random.randbytes(8)
@@ -365,40 +371,41 @@ class ShardHost:
         node, since = self._settings.node, self._time.now().midpoint
         return ceiling.ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
-    def _turn_log(self, shard: int) -> AbstractContextManager[TurnLog | None]:
+    @contextlib.contextmanager
+    def _turn_log(self, shard: int) -> Iterator[TurnLog | None]:
         patience = 2 * self._policy.attempt_timeout_ns
         store = self._shard_runtime.key_values(self._settings, patience)
         if store is None:
-            return contextlib.nullcontext()
+            yield None
+            return
         run = self._random.randbytes(16)
-        return kept(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience))
+        with kept(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience)) as log:
+            yield log
 
-    def _gone_on(self, fresh: ceiling.ShardIdentity, log: TurnLog | None) -> HostedShard | None:
-        if log is not None:
-            try:
-                return self._gone_on_with(log, fresh)
-            except Damaged as problem:
-                _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, problem.message)
+    def _gone_on(self, fresh: ceiling.ShardIdentity, place: LocalLock, log: TurnLog | None) -> HostedShard | None:
+        """Go on with what a run left, or with the turns that are kept; None: nobody may. Touches the mount."""
+        if log is None:
+            left = self._shard_runtime.taken_over(fresh.number)
+            return None if left is None else self._resumed(fresh, place, *left)
+        try:
+            head = log.found()
+            newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
+            if head is None or not head.said or newest is None:
                 return None
-        left = self._shard_runtime.taken_over(fresh.number)
-        return None if left is None else self._resumed(fresh, *left)
-
-    def _gone_on_with(self, log: TurnLog, fresh: ceiling.ShardIdentity) -> HostedShard | None:
-        """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
-        head = log.found()
-        newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
-        if head is None or not head.said or newest is None:
-            return None
-        said, boot = decode(Suspension, head.said, "the head of a shard's log"), self._shard_runtime.boot()
-        record, _ = open_ceiling(newest[1], f"record {newest[0]} of a chain")
-        if (why := said.difference(fresh, said.boot) or head.difference(said, record)) is not None:
-            _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, why)
-            return None
-        log.take(record.number)
-        with kept(self._shard_runtime.store(fresh.number)) as store:
-            log.load(store, said)
-        going_on = msgspec.structs.replace(said, boot=boot, ceiling=newest[1], pending=b"")
-        return self._resumed(fresh, store, encode(going_on), log)
+            said = decode(Suspension, head.said, "the head of a shard's log")
+            record, _ = open_ceiling(newest[1], f"record {newest[0]} of a chain")
+            why = said.difference(fresh, said.boot) or head.difference(said, record)
+            if why is None:
+                log.take(record.number)
+                with kept(self._shard_runtime.store(fresh.number)) as store:
+                    log.load(store, said)
+                boot = self._shard_runtime.boot()
+                going_on = msgspec.structs.replace(said, boot=boot, ceiling=newest[1], pending=b"")
+                return self._resumed(fresh, place, store, encode(going_on), log)
+        except Damaged as problem:
+            why = problem.message
+        _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, why)
+        return None
 
     def _begin_log(self, log: TurnLog) -> None:
         """Take a log over for a run that begins empty; the ledger gets what it may lack of the run before."""
@@ -411,7 +418,7 @@ class ShardHost:
             append_missing(StoredLedger(self._storage, said.map_number, said.shard, said.incarnation), log)
 
     def _resumed(
-        self, fresh: ceiling.ShardIdentity, store: LeaseStore, raw: bytes, log: TurnLog | None = None
+        self, fresh: ceiling.ShardIdentity, place: LocalLock, store: LeaseStore, raw: bytes, log: TurnLog | None = None
     ) -> HostedShard | None:
         """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
         with kept(store):
@@ -420,7 +427,7 @@ class ShardHost:
                 why = said.difference(fresh, self._shard_runtime.boot())
                 if why is None:
                     identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
-                    hosted = self._begun(identity, shard_map, store, log, said)
+                    hosted = self._begun(identity, place, shard_map, store, log, said)
                     _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                     return hosted
             except TenureError as problem:
@@ -432,14 +439,14 @@ class ShardHost:
     def _begun(
         self,
         identity: ceiling.ShardIdentity,
+        place: LocalLock,
         shard_map: ShardMap,
         store: LeaseStore,
         log: TurnLog | None,
         after: ceiling.Beginning | Suspension,
     ) -> HostedShard:
         """Begin a run: empty, ``after`` the chains that its own follows; or go on after what another run has said."""
-        said = after if isinstance(after, Suspension) else None
-        follows = ceiling.NOTHING_BEFORE if isinstance(after, Suspension) else after
+        said, follows = (after, ceiling.NOTHING_BEFORE) if isinstance(after, Suspension) else (None, after)
         origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
         chain = self._shard_runtime.chain(stored, self._time, signer, self._policy, identity, origin)
@@ -464,23 +471,29 @@ class ShardHost:
         # By the end of the longest term every lease that was left is over.
         patience = START_TRIES * PAUSE_NS if said is None else self._policy.lease_term_max_ns
         shard, until = identity.number, self._time.boot_ns() + patience
-        lacks = log if said is not None else None
+        lacks = log
         while True:
+            began: ceiling.Extension
             try:
-                if lacks is not None:
-                    append_missing(ledger, lacks)
-                    lacks = None
-                began = running.start() if said is None else resumed(running, ledger, said, log)
+                if said is None:
+                    began = running.start()
+                elif log is not None:
+                    if lacks is not None:
+                        append_missing(ledger, lacks)
+                        lacks = None
+                    began = running.resume(said)
+                else:  # only if its ledger ends where the run before ended
+                    last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
+                    why = said.ledger_difference(last)
+                    began = running.resume(said) if why is None else ceiling.Deposed(why)
             except (BadTime, Environment, TryAgain) as problem:
                 if said is None:
                     raise
                 began = ceiling.InDoubt(problem.message)
             if isinstance(began, ceiling.Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
-                server = self._server(running, shard, guard)
-                return HostedShard(
-                    identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy, log
-                )
+                served = running, store, self._server(running, shard, guard), chain, ledger, spool, guard
+                return HostedShard(identity, *served, means, self._time, self._policy, log, place)
             if isinstance(began, ceiling.Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
             if self._time.boot_ns() >= until:
@@ -528,7 +541,7 @@ class ShardHost:
         maps, hosted = self._maps, self.hosted(shard)
         if maps is not None and hosted is not None:
             maps.look()
-            if (newest := maps.newest).number > hosted.going_by:
+            if (newest := maps.newest).number > hosted.shard.going_by:
                 name = f"tenure-map-{shard}"
                 self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
                 return

@@ -8,23 +8,23 @@ the answers, loses the connection and nothing else: what it handed in is written
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.writing import Committed, Outcome, Unknown
-from appliance.formats.birth import store_of
-from appliance.formats.framing import open_frame, pieces
-from appliance.formats.paths import Bag, DataName, Grid
+from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, Environment, TenureError
+from timeagent.units import SECOND
 
-from ..bag.writing import FrameFile, Writer
-from ..lease.connection import UnixListener
+from ..bag.writing import Committed, FrameFile, Outcome, Unknown, Writer
+from ..formats.birth import store_of
+from ..formats.framing import open_frame, pieces
+from ..formats.paths import Bag, DataName, Grid
+from ..lease.sockets import TICK_NS, Listener, SocketLoop
 from . import writer_wire as wire
 from .desk_wire import LEASE, words_of
 
@@ -249,29 +249,24 @@ CONNECTIONS_MAX: Final = 256
 WRITERS: Final = 4
 """How many files are on their way to the mount at once: its latency is waited out side by side."""
 
-PAUSE_S: Final = 0.1
-"""How long nobody is taken in after that has failed: who waits is told of again and again."""
-
 PATIENCE_S: Final = 2
 """How long a client may leave no room for an answer before it is cut off."""
 
 
-class NodeWriterServer:
-    """Serves one NodeWriter on a socket, between ``start`` and ``stop``."""
+class NodeWriterServer(SocketLoop):
+    """Serves one NodeWriter on a socket, between ``start`` and ``stop``: a thread for each connection."""
 
     def __init__(self, writer: NodeWriter, path: Path, *, desk: Desk | None = None) -> None:
         """Listen. A socket that an earlier run left is removed: whoever starts this made sure that it is alone.
 
         ``desk``: serves, in the thread of the connection, who asks for a sub-lease. Raises Environment.
         """
+        super().__init__(Listener(path), SystemClock())
         self._writer = writer
         self._desk = desk
-        self._ending = Event()
         self._connections: set[_Connection] = set()
-        self._lock = Lock()
-        self._listener = UnixListener(path, None)
         self._writing = self._threads_of(writer.batchers[""])
-        self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
+        self.threads = [Thread(target=self.run, name="tenure-writer-door", daemon=True), *self._writing]
         writer.begun = self._begin
 
     def _threads_of(self, batcher: Batcher) -> list[Thread]:
@@ -279,7 +274,7 @@ class NodeWriterServer:
 
     def _begin(self, batcher: Batcher) -> None:
         """Write what comes for a store, or refuse it where this is ending. Raises Environment for want of threads."""
-        if self._ending.is_set():
+        if self._stopping:
             batcher.close()
             return
         threads = self._threads_of(batcher)
@@ -300,66 +295,63 @@ class NodeWriterServer:
 
     def stop(self) -> None:
         """Take nothing more, write and answer what was taken, end. Waits for the mount. Idempotent."""
-        if self._ending.is_set():
+        super().stop()
+        if self.threads[0].is_alive():
+            self.threads[0].join()
+
+    def _loop_once(self) -> None:
+        ready = self._poll.poll(TICK_NS / SECOND if self._deaf_until else None)
+        now = self._clock.boot_ns()
+        for number, _ in ready:
+            while self._knocks(number) and (came := self._next_caller(now)) is not None:
+                self._serve(came[0])
+        self._listen_again(now)
+
+    def _serve(self, accepted: socket.socket) -> None:
+        if len(self._connections) >= CONNECTIONS_MAX:
+            accepted.close()
             return
-        self._ending.set()
-        self._listener.unlink()
-        with contextlib.suppress(OSError):
-            self._listener.socket.shutdown(socket.SHUT_RDWR)
+        accepted.settimeout(None)
+        connection = _Connection(self._writer, accepted, self._connections.discard, self._desk)
+        self._connections.add(connection)
+        try:
+            Thread(target=connection.run, name="tenure-writer-client", daemon=True).start()
+        except RuntimeError:  # this process may have no more threads
+            connection.close()
+
+    def _finish(self) -> None:
         self._listener.close()
         self._writer.close()
         for thread in self._writing:
             thread.join()
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
+
+    def _drop_all(self) -> None:
+        for connection in list(self._connections):
             connection.close()
-
-    def _accept(self) -> None:
-        while not self._ending.is_set():
-            try:
-                accepted, _ = self._listener.socket.accept()
-            except OSError:
-                # Out of descriptors, perhaps: who waits keeps waiting, and the next close makes room.
-                if not self._ending.wait(PAUSE_S):
-                    _log.warning("writer-cannot-accept")
-                continue
-            with self._lock:
-                if len(self._connections) >= CONNECTIONS_MAX or self._ending.is_set():
-                    accepted.close()
-                    continue
-                connection = _Connection(self._writer, accepted, self._forget, self._desk)
-                self._connections.add(connection)
-            try:
-                Thread(target=connection.run, name="tenure-writer-client", daemon=True).start()
-            except RuntimeError:  # this process may have no more threads
-                connection.close()
-
-    def _forget(self, connection: _Connection) -> None:
-        with self._lock:
-            self._connections.discard(connection)
 
 
 class _Connection:
     def __init__(
-        self, writer: NodeWriter, accepted: socket.socket, forget: Callable[[_Connection], None], desk: Desk | None
+        self,
+        writer: NodeWriter,
+        accepted: socket.socket,
+        forget: Callable[[_Connection], object],
+        desk: Desk | None,
     ) -> None:
         self._writer = writer
         self._desk = desk
-        self._socket = accepted
-        wire.limit_sending(accepted, PATIENCE_S)
+        self._line = wire.Line(accepted, PATIENCE_S)
         self._forget = forget
-        self._sending = Lock()
 
     def run(self) -> None:
         """Hear the process out, until it goes."""
         try:
-            first = wire.receive(self._socket)
+            first = wire.receive(self._line.socket)
             if first is not None and first.startswith(_LEASE):
                 if self._desk is not None:
-                    self._desk(self._socket, words_of(first))
+                    self._desk(self._line.socket, words_of(first))
             elif first is not None and self._greeted(wire.decode_call(first)):
-                while (body := wire.receive(self._socket)) is not None:
+                while (body := wire.receive(self._line.socket)) is not None:
                     message = wire.decode_call(body)
                     if not isinstance(message, wire.Submit):
                         break
@@ -373,35 +365,29 @@ class _Connection:
 
     def close(self) -> None:
         """Hang up. Idempotent."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._line.close()
         self._forget(self)
 
     def _greeted(self, hello: wire.Outgoing) -> bool:
-        asked = hello if isinstance(hello, wire.WriterHello) else None
-        mine = (wire.PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
-        if asked is None or (asked.version, asked.cluster_id, asked.node) != mine:
-            if asked is not None:
-                text = f"this is the writer of {mine[2]} in cluster {mine[1].hex()}, protocol version {mine[0]}"
-                self._send(wire.Rebuff(reason=text))
-            return False
-        self._send(wire.WriterWelcome(incarnation=self._writer.incarnation))
-        return True
+        mine = wire.WriterHello(wire.PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
+        if hello == mine:
+            self._line.send(wire.WriterWelcome(incarnation=self._writer.incarnation))
+        elif isinstance(hello, wire.WriterHello):
+            cluster = mine.cluster_id.hex()
+            text = f"this is the writer of {mine.node} in cluster {cluster}, protocol version {mine.version}"
+            self._line.send(wire.Rebuff(reason=text))
+        return hello == mine
 
     def _take(self, submission: wire.Submit) -> None:
-        def told(outcome: Outcome) -> None:
-            self._send(wire.answer_of(submission.number, outcome))
-
-        refused = self._writer.submit(submission, told)
+        refused = self._writer.submit(
+            submission, lambda outcome: self._answer(wire.answer_of(submission.number, outcome))
+        )
         if refused is not None:
-            self._send(wire.WriterAnswer(number=submission.number, said=wire.WriterSaid.REFUSED, reason=refused))
+            self._answer(wire.WriterAnswer(number=submission.number, said=wire.WriterSaid.REFUSED, reason=refused))
 
-    def _send(self, message: wire.Incoming) -> None:
-        """Send an answer. Never raises: who cannot be told finds out by itself."""
-        with self._sending:
-            try:
-                self._socket.sendall(wire.encode(message))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)  # its thread wakes and forgets it
+    def _answer(self, answer: wire.WriterAnswer) -> None:
+        """Never raises: who cannot be told finds out by itself."""
+        try:
+            self._line.send(answer)
+        except OSError:
+            self._line.hang_up()  # its thread wakes and forgets it

@@ -9,18 +9,21 @@ Time-outs are the kernel's, set once: Python's own switch the whole socket betwe
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from enum import StrEnum
+from threading import Lock
 from typing import Final
 
 import msgspec
 
-from appliance.bag.writing import Committed, NotCommitted, Unknown
-from appliance.formats.framing import FRAME_BYTES_MAX
-from appliance.lease.wire import LENGTH_BYTES, body_length
 from timeagent.canonical import U64, Bytes8, Bytes16, Record
 from timeagent.errors import Damaged
+
+from ..bag.writing import Committed, NotCommitted, Unknown
+from ..formats.framing import FRAME_BYTES_MAX
+from ..lease.wire import LENGTH_BYTES, body_length
 
 PROTOCOL_VERSION: Final = 1
 WIRE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4 * 1024 * 1024
@@ -116,18 +119,38 @@ def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> Write
 _CHUNK_BYTES: Final = 256 * 1024
 
 
-def limit_sending(connection: socket.socket, seconds: int) -> None:
-    """Let a send fail (BlockingIOError) when the other side makes no room for so long."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
+class Line:
+    """A connection: several threads may send, one hears. Blocks."""
+
+    def __init__(self, connection: socket.socket, patience_s: int) -> None:
+        """Have it connected. A send fails (BlockingIOError) when the other side makes no room for so long."""
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", patience_s, 0))
+        self.socket = connection
+        self._sending = Lock()
+
+    def send(self, message: Outgoing | Incoming) -> None:
+        """Send a message whole. Raises OSError."""
+        data = encode(message)
+        with self._sending:
+            self.socket.sendall(data)
+
+    def hang_up(self) -> None:
+        """End it for whoever hears here, or at the other end. Idempotent."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.hang_up()
+        self.socket.close()
 
 
-def receive(connection: socket.socket, limit: int = WIRE_BYTES_MAX) -> bytes | None:
+def receive(connection: socket.socket) -> bytes | None:
     """Return the next message without its length; None when the connection ends before. Blocks.
 
     Raises OSError, and Damaged for a message that exceeds the limit.
     """
     head = _exactly(connection, LENGTH_BYTES)
-    return None if head is None else _exactly(connection, body_length(head, limit))
+    return None if head is None else _exactly(connection, body_length(head, WIRE_BYTES_MAX))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes | None:

@@ -24,7 +24,8 @@ from timeagent.units import Seconds, Span, span_of
 from ..bag.writing import Committed, NotCommitted, Outcome, Unknown
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log
-from ..session.held import Lease, Recall
+from ..session.endings import Recall
+from ..session.held import Lease
 from ..session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class CachedValue:
         self._early = 0
         self._unkept_uses = 0
         self._unwritten: TenureError | None = None
-        self._later = session.standing.later
+        self._later = session.later
         self._flush_is_due = False
         self.counts = CacheCounts()
 

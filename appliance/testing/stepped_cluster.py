@@ -22,7 +22,6 @@ import logging
 import random
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -75,20 +74,6 @@ class HandTime:
         assert span >= 0, "set midpoint_ns to step back"
         self.midpoint_ns += span
         self._boot_ns += span
-
-    @contextmanager
-    def set_back(self, span: Span) -> Iterator[None]:
-        """Show an earlier time for a while, as a clock does that was set wrongly and then right again."""
-        self.midpoint_ns -= span
-        yield
-        self.midpoint_ns += span
-
-    @contextmanager
-    def known_to(self, radius: Span) -> Iterator[None]:
-        """Know the time no better than this for a while, as a node does whose guard against that has failed."""
-        before, self.radius_ns = self.radius_ns, radius
-        yield
-        self.radius_ns = before
 
     def sleep(self, span: Span) -> None:
         """Let time pass, as who waits does."""
@@ -198,12 +183,6 @@ class MemoryStorage:
             return False
         self.directories.discard(path)
         return True
-
-    def remove_tree(self, path: str) -> None:
-        """Delete a directory with all that is in it, as packing does after a seal."""
-        inside = path + "/"
-        self.files = {name: data for name, data in self.files.items() if not name.startswith(inside)}
-        self.directories = {name for name in self.directories if name != path and not name.startswith(inside)}
 
 
 NODE: Final = "node1"

@@ -14,16 +14,7 @@ from appliance.formats.birth import ROOT_VARIABLE
 from auditor.audit import Options, audit
 from auditor.evidence.opening import TarTree, open_tree, whereabouts
 from auditor.evidence.tree import Tree
-from auditor.report.formats import (
-    SCHEMA,
-    VERSION,
-    about_lines,
-    json_fields,
-    jsonl_lines,
-    junit_lines,
-    sarif_fields,
-    text_lines,
-)
+from auditor.report import formats
 from auditor.rules.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
 from timeagent.console import Progress, argument, note, print_json, say, say_all, together
 from timeagent.errors import BadRequest
@@ -72,11 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.parquet is not None:
         raise BadRequest("no-export", "--parquet goes with export", hint="tenure audit export PATH --parquet DIR")
     if arguments.reports:
-        raise BadRequest(
-            "two-paths",
-            f"{arguments.reports[0]} is one path too many",
-            hint="audit one tree, or audit diff A.json B.json",
-        )
+        hint = "audit one tree, or audit diff A.json B.json"
+        raise BadRequest("two-paths", f"{arguments.reports[0]} is one path too many", hint=hint)
     if arguments.selftest:
         if arguments.path is not None:
             what = f"--selftest has trees of its own: {arguments.path} would not be looked at"
@@ -128,9 +116,8 @@ def _bundle(manifest: dict[str, Any], result: Audit, arguments: argparse.Namespa
 
 def _diff(reports: list[Path], form: str) -> int:
     if len(reports) != 2 or form not in ("text", "json"):  # noqa: PLR2004 - two reports
-        raise BadRequest(
-            "bad-diff", "audit diff compares two reports, in text or JSON", hint="audit diff A.json B.json"
-        )
+        hint = "audit diff A.json B.json"
+        raise BadRequest("bad-diff", "audit diff compares two reports, in text or JSON", hint=hint)
     from auditor.report.comparing import DIFF_SCHEMA, compare, diff_lines, read_report
 
     diff = compare(*map(read_report, reports))
@@ -151,27 +138,24 @@ def _report(result: Audit, arguments: argparse.Namespace, about: dict[str, Any],
     about |= {"exit_code": status}
     match arguments.format:
         case "json":
-            print_json(SCHEMA, about | json_fields(result), version=VERSION)
+            print_json(formats.SCHEMA, about | formats.json_fields(result), version=formats.VERSION)
         case "jsonl":
-            for line in jsonl_lines(result, about):
+            for line in formats.jsonl_lines(result, about):
                 say(line.decode())
         case "sarif":
-            say(msgspec.json.encode(sarif_fields(result, about)).decode())
+            say(msgspec.json.encode(formats.sarif_fields(result, about)).decode())
         case "junit":
-            say_all(junit_lines(result, about))
+            say_all(formats.junit_lines(result, about))
         case _:
-            say_all((*about_lines(about), *text_lines(result)))
+            say_all((*formats.about_lines(about), *formats.text_lines(result)))
     return status
 
 
 def run_export(arguments: argparse.Namespace) -> int:
     """Audit and write the tables. Returns 0 whatever is found: the findings are one of them."""
     if len(arguments.reports) != 1 or arguments.parquet is None or arguments.format not in ("text", "json"):
-        raise BadRequest(
-            "bad-export",
-            "audit export takes one PATH and --parquet DIR, and reports in text or JSON",
-            hint="tenure audit export PATH --parquet DIR",
-        )
+        what = "audit export takes one PATH and --parquet DIR, and reports in text or JSON"
+        raise BadRequest("bad-export", what, hint="tenure audit export PATH --parquet DIR")
     (arguments.path,) = arguments.reports
     from .export import export
 
@@ -201,12 +185,11 @@ def run_selftest(form: str) -> int:
         raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
     from . import selftest
 
-    progress = Progress("selftest")
     tried: list[selftest.Case] = []
-    for case in selftest.cases():
-        tried.append(case)
-        progress.show(len(tried), case.planted)
-    progress.done()
+    with Progress("selftest") as progress:
+        for case in selftest.cases():
+            tried.append(case)
+            progress.show(len(tried), case.planted)
     if form == "json":
         print_json(selftest.SCHEMA, selftest.json_fields(tried), version=selftest.VERSION)
     else:

@@ -41,11 +41,8 @@ def chosen_findings(result: Audit, name: str, path: object) -> list[Finding]:
     wanted = name.lower()
     chosen = [finding for finding in result.findings if finding.id.startswith(wanted)]
     if not chosen or not wanted:
-        raise BadRequest(
-            "no-such-finding",
-            f"the audit of {path} has no finding {name}; it has {len(result.findings)}",
-            hint="tenure audit PATH lists them with their ids",
-        )
+        what = f"the audit of {path} has no finding {name}; it has {len(result.findings)}"
+        raise BadRequest("no-such-finding", what, hint="tenure audit PATH lists them with their ids")
     return chosen
 
 
@@ -53,9 +50,8 @@ def one_finding(result: Audit, name: str, path: object) -> Finding:
     """Return the only finding whose id begins so. Raises BadRequest where there is none, or several."""
     chosen = chosen_findings(result, name, path)
     if len(chosen) > 1:
-        raise BadRequest(
-            "several-findings", f"{name} is the beginning of {len(chosen)} findings", hint="write more of the id"
-        )
+        hint = "write more of the id"
+        raise BadRequest("several-findings", f"{name} is the beginning of {len(chosen)} findings", hint=hint)
     return chosen[0]
 
 
@@ -86,11 +82,7 @@ def _shown(arguments: argparse.Namespace, archive: Archive) -> int:
 def _fields(finding: Finding, archive: Archive) -> dict[str, Any]:
     context = context_fields(context_of(finding, archive.timeline))
     contents = evidence_fields(finding, archive.tree)
-    return finding.fields() | {
-        "contents": contents,
-        "context": context,
-        "lineage": lineage(finding, archive).fields(),
-    }
+    return finding.fields() | {"contents": contents, "context": context, "lineage": lineage(finding, archive).fields()}
 
 
 def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
@@ -104,9 +96,7 @@ def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
 
 
 add_bundle_arguments: Final = together(
-    _FINDING,
-    path_arguments(),
-    argument("--output FILE", "a new file (default: stdout)", type=Path),
+    _FINDING, path_arguments(), argument("--output FILE", "a new file (default: stdout)", type=Path)
 )
 
 

@@ -20,7 +20,7 @@ from timeagent.console import Progress, argument, print_json, printable, say, sa
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
-from .running import AuditProgress, path_arguments, pinned, shown
+from .running import AuditProgress, path_arguments, pinned
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000
@@ -70,9 +70,8 @@ def _shown(
     instant = _instant(arguments.at or "end", timeline)
     state = timeline.state_at(instant)
     if arguments.domain is not None and timeline.state_at().domains.get(arguments.domain) is None:
-        raise BadRequest(
-            "no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint="replay PATH lists them"
-        )
+        hint = "replay PATH lists them"
+        raise BadRequest("no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint=hint)
     delivered = {
         log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
         for log in state.logs
@@ -98,15 +97,15 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
             raise BadRequest("other-root-key", what, hint="audit the tree again, with --root-key and --db")
         return audited.timeline, None
     if lens.any:
-        with shown(Progress("replay")) as line:
+        with Progress("replay") as line:
             judged = partial(judged_timeline, tree, root_key=root_key, signatures=Signatures(), progress=line.show)
             before, (timeline, after) = judged(AS_IT_WAS)[1], judged(lens)
             return timeline, changes(before, after)
-    with shown(AuditProgress()) as progress:
+    with AuditProgress() as progress:
         if arguments.db is None:
-            return audit_with_timeline(tree, root_key=root_key, progress=progress.show)[1], None
+            return audit_with_timeline(tree, root_key=root_key, progress=progress.show_part)[1], None
         options = Options(jobs=0, index_file=arguments.db, timeline=True)
-        audit(tree, root_key=root_key, options=options, progress=progress.show)
+        audit(tree, root_key=root_key, options=options, progress=progress.show_part)
     return open_audited(arguments.db).timeline, None
 
 
@@ -116,9 +115,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise BadRequest("no-path", "there is no PATH to replay", hint="name a copy of a root, or --db FILE")
         needs_bytes = {"--newest": arguments.newest > 0, "--shift, --grace and --drop-late": _lens(arguments).any}
         for option in (name for name, named in needs_bytes.items() if named):
-            raise BadRequest(
-                "needs-tree", f"an index alone is not enough for {option}: frames are read", hint="name PATH too"
-            )
+            hint = "name PATH too"
+            raise BadRequest("needs-tree", f"an index alone is not enough for {option}: frames are read", hint=hint)
     if arguments.step is None and (arguments.first or arguments.last or arguments.log):
         raise BadRequest("no-step", "--from, --to and --log go with --step", hint="add --step event, or use --at")
     if arguments.step == "bag" and arguments.domain is not None:
@@ -149,14 +147,12 @@ def _steps(arguments: argparse.Namespace, timeline: Timeline, changed: Changes |
     first = _instant(arguments.first or "start", timeline)
     last = _instant(arguments.last or "end", timeline)
     if first > last:
-        raise BadRequest(
-            "empty-range", f"--from {rfc3339(first)} lies after --to {rfc3339(last)}", hint="exchange the two"
-        )
+        hint = "exchange the two"
+        raise BadRequest("empty-range", f"--from {rfc3339(first)} lies after --to {rfc3339(last)}", hint=hint)
     known = sorted(timeline.state_at().logs)
     if arguments.log is not None and arguments.log not in known:
-        raise BadRequest(
-            "no-such-log", f"the tree tells of no log {arguments.log!r}", hint=f"its logs: {', '.join(known) or 'none'}"
-        )
+        hint = f"its logs: {', '.join(known) or 'none'}"
+        raise BadRequest("no-such-log", f"the tree tells of no log {arguments.log!r}", hint=hint)
     if arguments.json:
         steps = [
             _step_fields(timeline, position, event) for position, event in _chosen(arguments, timeline, first, last)
@@ -176,11 +172,8 @@ def _chosen(arguments: argparse.Namespace, timeline: Timeline, first: int, last:
             continue
         shown += 1
         if shown > STEPS_SHOWN_MAX:
-            raise BadRequest(
-                "too-many-steps",
-                f"more than {STEPS_SHOWN_MAX:,} events",
-                hint="narrow it with --from, --to or --domain",
-            )
+            hint = "narrow it with --from, --to or --domain"
+            raise BadRequest("too-many-steps", f"more than {STEPS_SHOWN_MAX:,} events", hint=hint)
         yield position, event
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -113,35 +111,30 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
     tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)
     if arguments.db is not None and asked.whole:
-        result = _audited(arguments, tree)
-        return Archive(tree, result, open_audited(arguments.db).timeline, root_key=root_key)
+        return Archive(tree, _audited(arguments, tree), open_audited(arguments.db).timeline, root_key=root_key)
     part, signatures = None if asked.whole else _audited(arguments, tree), Signatures()
-    with shown(AuditProgress()) as progress:
+    with AuditProgress() as progress:
         result, timeline = audit_with_timeline(
             tree,
             root_key=root_key,
             signatures=signatures,
             options=Options(jobs=arguments.jobs, hashed=not arguments.no_payload_hash),
             findings=part.findings if part else None,
-            progress=progress.show,
+            progress=progress.show_part,
         )
     return Archive(tree, part or result, timeline, signatures, root_key)
 
 
 def _opened(arguments: argparse.Namespace) -> Tree:
     if arguments.reread and arguments.db is None:
-        raise BadRequest(
-            "no-db",
-            "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway",
-            hint="leave out --reread, or name the index with --db FILE",
-        )
+        what = "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway"
+        raise BadRequest("no-db", what, hint="leave out --reread, or name the index with --db FILE")
     tree = open_tree(arguments.path, arguments.store)
     there = tree.logs()
     absent = next((log for log in arguments.log if log not in there), None)
     if absent is not None:
-        raise BadRequest(
-            "no-such-log", f"{arguments.path} holds no log {absent!r}", hint=f"it holds {', '.join(there) or 'none'}"
-        )
+        hint = f"it holds {', '.join(there) or 'none'}"
+        raise BadRequest("no-such-log", f"{arguments.path} holds no log {absent!r}", hint=hint)
     return tree
 
 
@@ -154,17 +147,8 @@ def _audited(arguments: argparse.Namespace, tree: Tree) -> Audit:
         hashed=not arguments.no_payload_hash,
         timeline=arguments.db is not None,
     )
-    with shown(AuditProgress()) as progress:
-        return audit(tree, root_key=pinned(arguments.root_key), options=options, progress=progress.show)
-
-
-@contextmanager
-def shown[P: (Progress, AuditProgress)](progress: P) -> Iterator[P]:
-    """Clear the line of some progress at the end."""
-    try:
-        yield progress
-    finally:
-        progress.done()
+    with AuditProgress() as progress:
+        return audit(tree, root_key=pinned(arguments.root_key), options=options, progress=progress.show_part)
 
 
 def pinned(path: Path | None) -> bytes | None:
@@ -174,11 +158,8 @@ def pinned(path: Path | None) -> bytes | None:
     try:
         text = path.read_text(encoding="ascii", errors="replace")
     except OSError as problem:
-        raise BadRequest(
-            "root-key-unreadable",
-            f"cannot read {path}: {problem.strerror}",
-            hint="name a file with one ssh-ed25519 line",
-        ) from None
+        hint = "name a file with one ssh-ed25519 line"
+        raise BadRequest("root-key-unreadable", f"cannot read {path}: {problem.strerror}", hint=hint) from None
     line = next((line for line in text.splitlines() if line.startswith("ssh-ed25519 ")), text.strip())
     return parse_public_line(line, str(path))
 
@@ -186,20 +167,17 @@ def pinned(path: Path | None) -> bytes | None:
 _WIDTH: Final = 20
 
 
-class AuditProgress:
-    """Shows the progress of one audit. Time left is reckoned from the parts that are done."""
+class AuditProgress(Progress):
+    """The progress of one audit. Time left is reckoned from the parts that are done."""
 
     def __init__(self) -> None:
+        super().__init__("audit")
         self._clock = SystemClock()
         self._begun_ns = self._clock.monotonic_ns()
-        self._line = Progress("audit")
 
-    def show(self, done: int, total: int, messages: int, part: str) -> None:
+    def show_part(self, done: int, total: int, messages: int, part: str) -> None:
         spent_ns = max(1, self._clock.monotonic_ns() - self._begun_ns)
-        self._line.show(done, progress_text(done, total, messages, spent_ns, part))
-
-    def done(self) -> None:
-        self._line.done()
+        self.show(done, progress_text(done, total, messages, spent_ns, part))
 
 
 def progress_text(done: int, total: int, messages: int, spent_ns: int, part: str) -> str:

@@ -37,8 +37,8 @@ MUTANTS: dict[str, Fault] = {
     "broken holder's hints are kept": (
         decisions,
         "broken",
-        "remembering(left, None, bounds)",
-        "remembering(left, lease.hints, bounds)",
+        "end_lease(domain, left, lease, ending, (lease.expiry_ns, lease.expiry_ns), None, bounds)",
+        "end_lease(domain, left, lease, ending, (lease.expiry_ns, lease.expiry_ns), lease.hints, bounds)",
     ),
     "restarted shard claims to know": (
         whole_shard,

@@ -71,15 +71,15 @@ MUTANTS = {
     "broken lease moves no floor": Mutant(
         decisions,
         "broken",
-        "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-        "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
+        "(lease.expiry_ns, lease.expiry_ns)",
+        "(0, lease.expiry_ns)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "broken lease moves no settle_to": Mutant(
         decisions,
         "broken",
-        "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-        "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
+        "(lease.expiry_ns, lease.expiry_ns)",
+        "(lease.expiry_ns, 0)",
         shard_tests.test_lease_is_broken_only_when_surely_past_and_in_somebodys_way,
     ),
     "floor is not cumulative": Mutant(
@@ -120,7 +120,7 @@ MUTANTS = {
     "renewal shortens": Mutant(
         decisions,
         "_later_expiry",
-        "max(expiry, bounds.expiry(command.term_ns, command.expiry_ns_max))",
+        "later_expiry(lease.expiry_ns, command, bounds)",
         "bounds.expiry(command.term_ns, command.expiry_ns_max)",
         ending_tests.test_renewal_never_states_an_earlier_expiry,
     ),

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from appliance.lease.connection import ClientLimits
 
-TAKE = "Connections._take"
+TAKE = "ShardServer._take_in"
 CALLS = "ShardServer._take_calls"
-LOOK = "Connections.look_around"
-ALL = "len(self.connections) >= self._limits.connections_max"
+LOOK = "ShardServer._look_around"
+ALL = "len(self._connections) >= self._limits.connections_max"
 PEER = "peer.connections >= self._limits.connections_per_peer"
 
 MUTANTS = {
@@ -54,7 +54,7 @@ MUTANTS = {
     "call as long as an answer": Mutant(
         connection,
         "Connection.next_frame",
-        "REQUEST_FRAME_BYTES_MAX",
+        "wire.REQUEST_FRAME_BYTES_MAX",
         "16 * 1024 * 1024",
         edges.test_call_longer_than_a_call_may_be_is_refused_by_its_head,
     ),
@@ -135,7 +135,7 @@ MUTANTS = {
     ),
     "connection that has ended counts": Mutant(
         server,
-        "Connections.drop",
+        "ShardServer._drop",
         "connection.peer.connections -= 1",
         "pass",
         edges.test_connection_that_ends_makes_room_for_one,
@@ -164,28 +164,28 @@ MUTANTS = {
     ),
     "any number of waiters": Mutant(
         connection,
-        "held_back",
-        "connection.peer.waiting >= limits.waiters_per_peer",
+        "RequestBatch._held_back",
+        "connection.peer.waiting >= self._limits.waiters_per_peer",
         "False",
         edges.test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more,
     ),
     "one waiter more": Mutant(
         connection,
-        "held_back",
-        "connection.peer.waiting >= limits.waiters_per_peer",
-        "connection.peer.waiting > limits.waiters_per_peer",
+        "RequestBatch._held_back",
+        "connection.peer.waiting >= self._limits.waiters_per_peer",
+        "connection.peer.waiting > self._limits.waiters_per_peer",
         edges.test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more,
     ),
     "one waiter fewer": Mutant(
         connection,
-        "held_back",
-        "connection.peer.waiting >= limits.waiters_per_peer",
-        "connection.peer.waiting + 1 >= limits.waiters_per_peer",
+        "RequestBatch._held_back",
+        "connection.peer.waiting >= self._limits.waiters_per_peer",
+        "connection.peer.waiting + 1 >= self._limits.waiters_per_peer",
         edges.test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more,
     ),
     "waiter that has gone counts": Mutant(
         server,
-        "Connections.drop",
+        "ShardServer._drop",
         "connection.peer.waiting -= len(waiters)",
         "pass",
         edges.test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_more,
@@ -249,7 +249,7 @@ MUTANTS = {
     "each connection has a measure of its own": Mutant(
         server,
         TAKE,
-        "self.peers[name] = peer",
+        "self._peers[name] = peer",
         "pass",
         edges.test_call_counts_by_its_requests_and_for_all_connections_of_a_peer,
     ),
@@ -304,21 +304,21 @@ MUTANTS = {
     ),
     "reader that reads is cut off": Mutant(
         server,
-        "Connections.send",
+        "ShardServer._send",
         "connection.since_ns = self._clock.boot_ns()",
         "pass",
         edges.test_reader_that_reads_a_little_has_its_time_anew,
     ),
     "any number of bytes unread": Mutant(
         server,
-        "Connections.send",
+        "ShardServer._send",
         "len(connection.unsent) > self._limits.output_bytes_max",
         "False",
         edges.test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more,
     ),
     "one byte unread fewer": Mutant(
         server,
-        "Connections.send",
+        "ShardServer._send",
         "len(connection.unsent) > self._limits.output_bytes_max",
         "len(connection.unsent) >= self._limits.output_bytes_max",
         edges.test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more,
@@ -340,29 +340,29 @@ MUTANTS = {
     "who is read from later is too slow": Mutant(
         server,
         LOOK,
-        "connection not in self.throttled",
+        "connection not in self._throttled",
         "True",
         edges.test_who_is_read_from_later_is_not_too_slow,
     ),
     "other version is let in": Mutant(
-        request_handler,
-        "welcome",
+        wire,
+        "foreign",
         "hello.version != PROTOCOL_VERSION",
         "False",
         edges.test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done,
         (wire.PROTOCOL_VERSION + 1,),
     ),
     "older version is let in": Mutant(
-        request_handler,
-        "welcome",
+        wire,
+        "foreign",
         "hello.version != PROTOCOL_VERSION",
         "hello.version > PROTOCOL_VERSION",
         edges.test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done,
         (wire.PROTOCOL_VERSION - 1,),
     ),
     "newer version is let in": Mutant(
-        request_handler,
-        "welcome",
+        wire,
+        "foreign",
         "hello.version != PROTOCOL_VERSION",
         "hello.version < PROTOCOL_VERSION",
         edges.test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done,
@@ -371,7 +371,7 @@ MUTANTS = {
     "who is refused by its version stays": Mutant(
         connection,
         "RequestBatch.frames",
-        "self._greeted and self._hello_refused(start, answer)",
+        "hello and any((isinstance(each, wire.Refused) for each in answer))",
         "False",
         edges.test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done,
         (wire.PROTOCOL_VERSION + 1,),
@@ -402,25 +402,25 @@ AT_THE_DOOR = {
         (b"\0\0\x10\x01",),
     ),
     "door: other version is let in": Mutant(
-        listeners,
-        "TlsListener._asked_for",
+        wire,
+        "foreign",
         "hello.version != PROTOCOL_VERSION",
         "hello.version < PROTOCOL_VERSION",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"version": 2}, "protocol-version", "version 2 was offered"),
     ),
     "door: older version is let in": Mutant(
-        listeners,
-        "TlsListener._asked_for",
+        wire,
+        "foreign",
         "hello.version != PROTOCOL_VERSION",
         "hello.version > PROTOCOL_VERSION",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"version": 0}, "protocol-version", "version 0 was offered"),
     ),
     "door: another cluster is let in": Mutant(
-        listeners,
-        "TlsListener._asked_for",
-        "hello.cluster_id != self._cluster_id",
+        wire,
+        "foreign",
+        "hello.cluster_id != cluster_id",
         "False",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"cluster_id": bytes(16)}, "other-cluster", bytes(16).hex()),
@@ -516,4 +516,5 @@ def test_check_at_the_door_that_is_gone_is_noticed(
     name: str, world: DoorWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports: dict[str, Any] = {"world": world}
+    follow(monkeypatch, AT_THE_DOOR[name])
     check_noticed(monkeypatch, AT_THE_DOOR[name], ports)

@@ -19,7 +19,7 @@ import pytest
 from appliance.bag.writing import Committed
 from appliance.formats.chains import CeilingKind
 from appliance.formats.paths import chain_path
-from appliance.lease.succession import newest_record
+from appliance.lease.ceiling import newest_record
 from appliance.node.records import StoredChain
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons

@@ -23,7 +23,7 @@ MUTANTS = {
     "ceiling may fall": Mutant(
         ceiling,
         "CeilingChain._next_record",
-        "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)",
+        "max(before_ns, floor_ns, settle_to_ns)",
         "0",
         chain_tests.test_ceilings_never_fall_whatever_the_clock_says,
     ),
@@ -60,22 +60,23 @@ MUTANTS = {
     "ceiling used before it is linked": Mutant(
         ceiling,
         "CeilingChain._next_record",
-        "return record, sign(Kind.CEILING, record, signer)",
-        "self.ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
+        "return _signed(self._identity, number + 1, kind, ceiling, begins, self._time, self._signer)",
+        "self.ceiling_ns = ceiling\n"
+        "    return _signed(self._identity, number + 1, kind, ceiling, begins, self._time, self._signer)",
         chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
     ),
     "successor takes a running record's floor": Mutant(
         ceiling,
-        "CeilingChain._before",
-        "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
-        "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+        "_after",
+        "record.kind is CeilingKind.RUNNING",
+        "False",
         chain_tests.test_running_record_gives_its_ceiling_as_floor_and_settle_to,
     ),
     "linked after a terminal record": Mutant(
         ceiling,
-        "CeilingChain._before",
-        "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
-        "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+        "CeilingChain._begins",
+        "record.kind is CeilingKind.TERMINAL",
+        "False",
         chain_tests.test_nobody_links_after_a_terminal_record,
     ),
     "newest records pruned": Mutant(
@@ -196,8 +197,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
-        "wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "ask(domain, attempt.age, attempt.wanted[domain], sent)",
+        "ask(domain, None, attempt.wanted[domain], sent)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

@@ -76,11 +76,11 @@ MUTANTS = {
         tests.test_of_two_who_link_the_same_bytes_one_goes_on,
     ),
     "the newest record of the chain may be another": Mutant(
-        ceiling, "CeilingChain.resume", "newest is None or newest not in (record, pending)", "newest is None",
+        ceiling, "CeilingChain._goes_on", "newest is None or newest not in (record, pending)", "newest is None",
         tests.test_nobody_goes_on_once_another_has_linked_a_record,
     ),
     "a record in doubt must not be there": Mutant(
-        ceiling, "CeilingChain.resume", "(record, pending)", "(record,)",
+        ceiling, "CeilingChain._goes_on", "(record, pending)", "(record,)",
         tests.test_record_in_doubt_of_the_run_before_may_be_there_or_not, (True,),
     ),
     "a record is never in doubt again": Mutant(

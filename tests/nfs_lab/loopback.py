@@ -97,7 +97,7 @@ def run_over(vers: str, say: Callable[[str], None]) -> bool:
             director.finish()
             director.close()
             told = {each for machine in director.machines for each in machine.acknowledged()}
-            verdict = verify(director.place, director.course, told)
+            verdict = verify(director.place, told)
             _, report = audit(director.place)
         finally:
             director.discard()

@@ -71,7 +71,7 @@ def fuzz(fuzzed: ShardDoor, inputs: int, seed: int) -> None:
     wait_until(CLOCK, lambda: fuzzed.server.connections == 0)
     assert fuzzed.thread.is_alive()
     wait_until(CLOCK, lambda: descriptors() <= before)
-    assert len(fuzzed.server._clients.peers) <= 1
+    assert len(fuzzed.server._peers) <= 1
     gc.collect()
     assert resident is not None
     assert resident_bytes() - resident < GROWTH_BYTES_MAX

@@ -5,14 +5,18 @@ from __future__ import annotations
 from tests.simulation.mutant import Mutant, one
 from timeagent.agent import bounded_clock, discipline
 
-NOTE = (bounded_clock, "BoundedClock._note")
+JUDGED = (bounded_clock, "BoundedClock._judged")
+UNSTEADY = (
+    "moves != self._moves or abs(moved.stepped_ns) > PAUSE_NS or moved.suspended_ns > SUSPEND_NS or "
+    "(said.assumed and after.paused)"
+)
 
 CLOCKS: tuple[Mutant, ...] = (
     Mutant(
         "a sample of the clock counts from the reading after it",
         (
-            (*NOTE, "isinstance(said, Sample) and", "False and"),
-            (*NOTE, "(before.ahead(),", "(after.ahead(),"),
+            (*JUDGED, UNSTEADY, "False"),
+            (*JUDGED, "(before.ahead(),", "(after.ahead(),"),
         ),
         "truthful",
         "machines",
@@ -26,8 +30,8 @@ CLOCKS: tuple[Mutant, ...] = (
     Mutant(
         "what a clock was moved by while its source was asked is not allowed for",
         (
-            (*NOTE, "isinstance(said, Sample) and", "False and"),
-            (*NOTE, "min(was.earliest, now.earliest), max(was.latest, now.latest)", "was.earliest, was.latest"),
+            (*JUDGED, UNSTEADY, "False"),
+            (*JUDGED, "min(was.earliest, now.earliest), max(was.latest, now.latest)", "was.earliest, was.latest"),
         ),
         "truthful",
         "machines",

@@ -49,8 +49,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "broken",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "end_lease(domain, left, lease, ending, 0, lease.expiry_ns)",
+            "(lease.expiry_ns, lease.expiry_ns)",
+            "(0, lease.expiry_ns)",
         ),
         "endings",
         "stalls",
@@ -60,8 +60,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "broken",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, lease.expiry_ns)",
-            "end_lease(domain, left, lease, ending, lease.expiry_ns, 0)",
+            "(lease.expiry_ns, lease.expiry_ns)",
+            "(lease.expiry_ns, 0)",
         ),
         "endings",
         "stalls",
@@ -163,8 +163,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             ceiling,
             "CeilingChain._link",
-            "record, data = self._pending",
-            "record, data = self._pending\nself.number, self.ceiling_ns = (record.number, record.ceiling_ns)",
+            "pending = self._pending",
+            "pending = self._pending\n"
+            "self.number, self.ceiling_ns = (pending.record.number, pending.record.ceiling_ns)",
         ),
         "witnesses",
         "leases",
@@ -204,9 +205,9 @@ LEASES: tuple[Mutant, ...] = (
         "a successor begins at the floor of the run before, not at its ceiling",
         one(
             ceiling,
-            "CeilingChain._before",
-            "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
-            "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+            "_after",
+            "record.kind is CeilingKind.RUNNING",
+            "False",
         ),
         "witnesses",
         "contenders",
@@ -344,8 +345,8 @@ LEASES: tuple[Mutant, ...] = (
         "a kept lease is handed out past its expiry",
         one(
             recalls,
-            "LeaseCache.take",
-            "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
+            "use_again",
+            "now.surely_before(lease.usable_until_ns(keeper.policy.holder_margin_ns))",
             "True",
         ),
         "handed",
@@ -356,7 +357,7 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "conflicts",
-            "return (one, other) not in _COMPATIBLE",
+            "return other not in _BESIDE[one]",
             "return 'X' in (one, other)",
         ),
         "overlap",

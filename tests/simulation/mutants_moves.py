@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from appliance.admin import moving
 from appliance.daemon import failover
-from appliance.lease import shard, succession, whole_shard
+from appliance.lease import ceiling, shard, whole_shard
 from appliance.node import shards
-from appliance.session import held, second_halves
+from appliance.session import held, session_leases
 from tests.simulation.mutant import Mutant, one
 
 MOVES: tuple[Mutant, ...] = (
     Mutant(
         "chains that come count when the first of those that leave has ended",
         one(
-            succession,
+            ceiling,
             "Succession.beginning",
             "if doubt is not None:",
             "if doubt is not None and all((isinstance(each, InDoubt) for each in ended)):",
@@ -75,7 +75,7 @@ MOVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the half from the shard that comes says less than the other",
-        one(second_halves, "above_of", "lease.shard < shard", "False"),
+        one(session_leases, "above_of", "lease.shard < shard", "False"),
         "halves",
         "moves",
     ),

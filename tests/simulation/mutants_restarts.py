@@ -17,7 +17,7 @@ RESTARTS: tuple[Mutant, ...] = (
         "nobody looks whether the newest record is the one with which a run stopped",
         one(
             ceiling,
-            "CeilingChain.resume",
+            "CeilingChain._goes_on",
             "if newest is None or newest not in (record, pending):",
             "if newest is None:",
         ),
@@ -34,10 +34,12 @@ RESTARTS: tuple[Mutant, ...] = (
         "who goes on grants under the record of the run before",
         one(
             ceiling,
-            "CeilingChain.resume",
-            "self._must_win = True",
-            "self.number, self.ceiling_ns, self._linked = (kept.number, kept.ceiling_ns, newest)\n"
-            "return Extended(kept, newest)",
+            "CeilingChain._first",
+            "return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=None)",
+            "if self._must_win:\n    newest = self._newest\n"
+            "    self.number, self.ceiling_ns = (newest.record.number, newest.record.ceiling_ns)\n"
+            "    return newest\n"
+            "return self._link(CeilingKind.RUNNING, self.floor_ns, self.settle_to_ns, patient=None)",
         ),
         "resumed",
         "restarts",
@@ -90,7 +92,7 @@ RESTARTS: tuple[Mutant, ...] = (
         one(
             hosted_shard,
             "HostedShard._stopped_at_once",
-            "self._store.leases and (not self._shard.is_of_no_map)",
+            "self.store.leases and (not self.shard.is_of_no_map)",
             "False",
         ),
         "resumed",
@@ -101,8 +103,8 @@ RESTARTS: tuple[Mutant, ...] = (
         one(
             hosted_shard,
             "HostedShard._leave",
-            "number, size = self._ledger.end",
-            "number, size = (self._ledger.end[0], max(0, self._ledger.end[1] - 1))",
+            "number, size = self.ledger.end",
+            "number, size = (self.ledger.end[0], max(0, self.ledger.end[1] - 1))",
         ),
         "resumed",
         "restarts",

@@ -73,7 +73,12 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "hints of a holder that died count as all that it wrote",
-        one(decisions, "broken", "remembering(left, None, bounds)", "remembering(left, lease.hints, bounds)"),
+        one(
+            decisions,
+            "broken",
+            "(lease.expiry_ns, lease.expiry_ns), None, bounds",
+            "(lease.expiry_ns, lease.expiry_ns), lease.hints, bounds",
+        ),
         "narrow",
         "hinted",
     ),

@@ -59,7 +59,7 @@ class HandServer:
 
     def awake(self) -> bool:
         """Whether anything that the loop watches is ready just now."""
-        return bool(self.server._clients.poll.poll(0))
+        return bool(self.server._poll.poll(0))
 
     def told(self, line: socket.socket) -> Reply:
         """Return the one answer that is there."""

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from appliance.bag.ports import Published
-from appliance.testing.stepped_cluster import MemoryStorage
+from appliance.testing import stepped_cluster
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Crash", "FailingStorage", "Fault", "MemoryStorage", "Mount", "RecordingStorage", "WrappedStorage"]
+
+
+class MemoryStorage(stepped_cluster.MemoryStorage):
+    """The server's truth, with what others do to it."""
+
+    def remove_tree(self, path: str) -> None:
+        """Delete a directory with all that is in it, as packing does after a seal."""
+        inside = path + "/"
+        self.files = {name: data for name, data in self.files.items() if not name.startswith(inside)}
+        self.directories = {name for name in self.directories if name != path and not name.startswith(inside)}
 
 
 class WrappedStorage:

@@ -15,8 +15,16 @@ import pytest
 
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
-from appliance.doctor import machine
-from appliance.doctor.directory import Probe, room_of
+from appliance.doctor.directory import (
+    Mount,
+    TrialDirectory,
+    delegations_returned,
+    judge_delegations,
+    judge_kind,
+    judge_options,
+    mount_of,
+    room_of,
+)
 from appliance.doctor.health import (
     CheckVerdict,
     HealthCheck,
@@ -28,14 +36,7 @@ from appliance.doctor.health import (
     passed,
     unsure,
 )
-from appliance.doctor.machine import (
-    Mount,
-    delegations_returned,
-    judge_delegations,
-    judge_kind,
-    judge_options,
-    mount_of,
-)
+from appliance.formats.names import Address
 from tenure.__main__ import main
 from tests.support.cluster import Site
 from timeagent.errors import Environment
@@ -143,28 +144,39 @@ def test_delegations_are_counted_where_the_kernel_counts_them() -> None:
 
 
 def test_good_directory_passes_every_trial_and_nothing_is_left(tmp_path: Path) -> None:
-    with Probe(tmp_path, "x") as probe:
+    with TrialDirectory(tmp_path, "x") as probe:
         for trial in (probe.owner, probe.linked, probe.exclusive, probe.listed):
             assert trial().verdict is CheckVerdict.PASS
         probe.read_often()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "tmp").mkdir()
-    with Probe(tmp_path, "x"):
+    with TrialDirectory(tmp_path, "x"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
 
 
-def test_link_that_does_not_decide_fails() -> None:
-    assert judged.judge_linked(1, second_refused=True, content_kept=True).verdict is CheckVerdict.FAIL
-    assert judged.judge_linked(2, second_refused=False, content_kept=True).verdict is CheckVerdict.FAIL
-    assert judged.judge_linked(2, second_refused=True, content_kept=False).verdict is CheckVerdict.FAIL
+@pytest.mark.parametrize(
+    ("verb", "said", "words"),
+    [
+        ("link", True, "a second file was linked"),
+        ("read", "second", "another file than the one"),
+        ("stat", os.stat_result([0o644, 1, 1, 1, 0, 0, 0, 0, 0, 0]), "says that it has 1"),
+    ],
+)
+def test_link_that_does_not_decide_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, said: object, words: str
+) -> None:
+    monkeypatch.setattr(TrialDirectory, verb, lambda *_: said)
+    with TrialDirectory(tmp_path, "x") as trial:
+        found = trial.linked()
+    assert (found.verdict, words in found.reason) == (CheckVerdict.FAIL, True)
 
 
 def test_what_else_can_be_wrong_with_files_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    monkeypatch.setattr(Probe, "make", lambda *_: True)
-    monkeypatch.setattr(Probe, "lists", lambda *_: False)
-    with Probe(tmp_path, "x") as probe:
+    monkeypatch.setattr(TrialDirectory, "make", lambda *_: True)
+    monkeypatch.setattr(TrialDirectory, "lists", lambda *_: False)
+    with TrialDirectory(tmp_path, "x") as probe:
         (tmp_path / "tmp/x/owner").touch()
         assert probe.owner().verdict is CheckVerdict.FAIL
         assert probe.exclusive().verdict is CheckVerdict.FAIL
@@ -212,29 +224,41 @@ def test_server_clock_that_is_off(off: int, verdict: str) -> None:
 # ---- the machine ----
 
 
-def test_machine_that_will_do_passes() -> None:
+def as_user(monkeypatch: pytest.MonkeyPatch, user: int, umask: int) -> dict[str, CheckVerdict]:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    before = os.umask(umask)
+    try:
+        return verdicts(command._user())
+    finally:
+        os.umask(before)
+
+
+def test_machine_that_will_do_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_user(monkeypatch, 1000, 0o002) == {"user": CheckVerdict.PASS, "umask": CheckVerdict.PASS}
     found = [
-        *machine.judge_user(1000, 0o002),
-        machine.judge_runtime("/dev/shm", "tmpfs"),
+        *command._tmpfs(),
         judge_clock(5 * MS, "", "chrony"),
-        machine.judge_randomness(ready=True),
+        *command._randomness(),
         judge_reached(["beta"], {}),
-        machine.judge_listening("x:7420", None),
     ]
     assert {check.verdict for check in found} == {CheckVerdict.PASS}
     assert exit_status(found) == 0
 
 
-def test_each_fault_of_a_machine_is_named() -> None:
-    assert verdicts(machine.judge_user(0, 0o022)) == {"user": CheckVerdict.FAIL, "umask": CheckVerdict.UNSURE}
-    assert machine.judge_runtime("/dev/shm", "ext4").verdict is CheckVerdict.FAIL
+def test_each_fault_of_a_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_yet(*_: int) -> bytes:
+        raise BlockingIOError
+
+    assert as_user(monkeypatch, 0, 0o022) == {"user": CheckVerdict.FAIL, "umask": CheckVerdict.UNSURE}
+    monkeypatch.setattr(judged, "mount_of", lambda _: replace(NFS, kind="ext4"))
+    assert verdicts(command._tmpfs()) == {"tmpfs": CheckVerdict.FAIL}
+    monkeypatch.setattr(os, "getrandom", nothing_yet)
+    assert verdicts(command._randomness()) == {"randomness": CheckVerdict.FAIL}
     assert judge_clock(None, "kernel: unsynchronised", "").verdict is CheckVerdict.FAIL
     assert judge_clock(251 * MS, "", "chrony").verdict is CheckVerdict.FAIL
-    assert machine.judge_randomness(ready=False).verdict is CheckVerdict.FAIL
     silent = judge_reached([], {"beta": "10.0.0.8:7421"})
     assert (silent.verdict, "beta at 10.0.0.8:7421" in silent.reason) == (CheckVerdict.UNSURE, True)
     assert "7420" not in silent.way_out
-    assert machine.judge_listening("x:7420", "address in use").verdict is CheckVerdict.FAIL
 
 
 def test_exit_status_is_that_of_the_worst() -> None:
@@ -332,13 +356,13 @@ def test_line_about_the_machine_that_hangs_does_not_make_the_mount_answer_again(
 
 
 def test_refusal_of_the_operating_system_fails_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_probe: Probe) -> HealthCheck:
+    def refused(_trial: TrialDirectory) -> HealthCheck:
         raise OSError(95, "Operation not supported")
 
     def full(_path: Path) -> list[HealthCheck]:
         raise Environment("mount-full", "no space left", hint="free some")
 
-    monkeypatch.setattr(Probe, "linked", refused)
+    monkeypatch.setattr(TrialDirectory, "linked", refused)
     monkeypatch.setattr(command, "_server_clock", full)
     found = {check.name: check for check in command.look_at(tmp_path, None)}
     assert found["hard links"].verdict is CheckVerdict.FAIL
@@ -351,6 +375,6 @@ def test_port_that_another_process_has_without_answering_is_in_the_way() -> None
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        assert command._bind_problem("127.0.0.1", port) is not None
+        assert command._port(Address("127.0.0.1", port)).verdict is CheckVerdict.FAIL
         taken.listen()
-        assert command._bind_problem("127.0.0.1", port) is None
+        assert command._port(Address("127.0.0.1", port)).verdict is CheckVerdict.PASS

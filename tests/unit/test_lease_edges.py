@@ -154,7 +154,7 @@ def test_as_many_wait_as_may_and_the_next_is_denied_at_once_until_one_waits_no_m
     holder.sendall(encode_call([acquire(served.world, "a")]))
     served.rounds()
     assert isinstance(served.told(holder), Granted)
-    peer = next(iter(served.server._clients.peers.values()))
+    peer = next(iter(served.server._peers.values()))
     for line in (one, other):
         line.sendall(encode_call([waiting(served)]))
         served.rounds()
@@ -249,7 +249,7 @@ def unread(served: HandServer) -> Connection:
     line = served.line()
     line.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(900)]))
     served.rounds(20)
-    (connection,) = served.server._clients.connections.values()
+    (connection,) = served.server._connections.values()
     assert connection.unsent
     return connection
 
@@ -281,10 +281,9 @@ def test_reader_that_reads_a_little_has_its_time_anew(serve: Serve) -> None:
 def test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more(serve: Serve) -> None:
     served = serve(ClientLimits(output_bytes_max=10_000_000))
     connection = unread(served)
-    guests = served.server._clients
     for more, stays in ((0, True), (1, False)):
         connection.unsent += bytes(10_000_000 - len(connection.unsent) + more)
-        guests.send(connection)
+        served.server._send(connection)
         assert connection.open is stays
     assert served.server.counts.closed["unread"] == 1
 

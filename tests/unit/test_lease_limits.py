@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.lease import connection, server
-from appliance.lease.connection import ClientLimits, credentials, permitted
+from appliance.lease import server, sockets
+from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
+from appliance.lease.sockets import credentials, permitted
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import Denied, Granted, Hello, Refused, Unavailable, Welcome, encode_call
 from tests.support.cluster import wait_until
@@ -112,7 +113,7 @@ def test_peer_that_asks_for_too_much_does_not_keep_the_loop_awake(tmp_path: Path
 
 def waiters(served: Served) -> int:
     """How many requests of this process are held back."""
-    peer = served.server._clients.peers.get(f"process {os.getpid()}")
+    peer = served.server._peers.get(f"process {os.getpid()}")
     return 0 if peer is None else peer.waiting
 
 
@@ -245,7 +246,7 @@ def test_stranger_is_told_and_closed(serve: Callable[[ClientLimits], Served], mo
 def test_old_kernel_without_the_other_groups_names_the_first() -> None:
     class Old:
         def getsockopt(self, _level: int, option: int, _size: int) -> bytes:
-            if option == connection._SO_PEERGROUPS:
+            if option == sockets._SO_PEERGROUPS:
                 raise OSError(errno.ENOPROTOOPT, "not known")
             return struct.pack("3i", 1, 2, 3)
 
@@ -279,9 +280,9 @@ def short_of_descriptors(world: World) -> tuple[ShardServer, NoDescriptors]:
     """A server, not running yet, whose listener can be made to find no descriptor free."""
     served = ShardServer(world.started(), world.path / "s", clock=CLOCK)
     listener = NoDescriptors(served._listener.socket)
-    served._clients.poll.unregister(served._listener.socket)
+    served._poll.unregister(served._listener.socket)
     served._listener.socket = listener  # type: ignore[assignment]
-    served._clients.poll.register(listener, 1)  # type: ignore[arg-type]
+    served._poll.register(listener, 1)  # type: ignore[arg-type]
     return served, listener
 
 
@@ -392,6 +393,6 @@ def test_server_that_stops_does_not_wait_for_who_reads_nothing(tmp_path: Path) -
     served = Served(tmp_path, ClientLimits(drain_ns=50 * MS))
     line = served.raw()
     line.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(900)]))
-    wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._clients.connections.values())))
+    wait_until(CLOCK, lambda: any(each.unsent for each in list(served.server._connections.values())))
     served.end()
     line.close()

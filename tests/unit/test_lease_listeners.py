@@ -360,8 +360,8 @@ def test_those_of_the_address_with_the_most_places_make_room_first() -> None:
     late = Visitor(nobody, listeners.PATIENCE_NS, "::1")
     left: list[Visitor] = []
 
-    class Crowd(BoundedListener[Visitor]):
-        _taken = _go_on = nobody
+    class Crowd(BoundedListener):
+        _go_on = nobody
 
         def __init__(self) -> None:
             self._visitors = dict(enumerate((theirs, *ours, late)))

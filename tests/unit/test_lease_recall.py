@@ -316,7 +316,7 @@ def test_more_listeners_than_a_shard_has_room_for_are_answered_at_once(
 def test_free_domain_has_nobody_to_ask(world: World) -> None:
     request = acquire(world, "a")
     free = Free(memory=Memory(fence=0, floor_ns=0, settle_to_ns=0, hints=nothing_known(0)))
-    assert asked_back(free, Grant(request, bytes(8))) == ()
+    assert asked_back(free, Grant(request, bytes(8))) == (request.holder, request.mode, [])
 
 
 # -- revocation --------------------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_a_writer_that_dies_leaves_doubt_at_once(path: Path, node: Node) -> None
 
 
 def test_stopping_writes_what_was_taken_and_takes_nothing_more(
-    server: NodeWriterServer, client: NodeWriterClient, log: Log, node: Node
+    server: NodeWriterServer, client: NodeWriterClient, path: Path, log: Log, node: Node
 ) -> None:
     log.go.clear()
     file = node.file()
@@ -254,7 +254,7 @@ def test_stopping_writes_what_was_taken_and_takes_nothing_more(
     stopping.join(30)
     thread.join(30)
     assert outcomes == [Committed()]
-    assert not server._listener._path.exists()
+    assert not path.exists()
 
 
 class SeveralLogs:

@@ -96,8 +96,6 @@ def test_server_says_the_agents_time_and_is_silent_without_one() -> None:
 def test_keys_made_ahead_follow_each_other_without_a_gap() -> None:
     made = list(make_ahead(LONG_TERM, NOW.latest, span_ns=30 * DAY, each_ns=7 * DAY))
     delegations = Delegations(made)
-    assert delegations.end_ns(NOW) is not None
-    assert (delegations.end_ns(NOW) or 0) >= NOW.latest + 30 * DAY - SECOND * 10
     used = []
     for hour in range(30 * 24):
         now = TimeInterval(NOW.earliest + hour * HOUR, NOW.latest + hour * HOUR)
@@ -113,7 +111,6 @@ def test_server_without_a_valid_key_is_silent(days: int) -> None:
     made = Delegations([delegate(LONG_TERM, signer("online"), NOW_S, NOW_S + 7 * 86400)])
     now = TimeInterval(NOW.earliest + days * DAY, NOW.latest + days * DAY)
     assert asked(server(now, made)) is None
-    assert made.end_ns(now) is None
 
 
 def test_server_with_the_long_term_key_makes_the_next_key_long_before_the_last_expires() -> None:

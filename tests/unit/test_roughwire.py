@@ -229,12 +229,12 @@ def test_nonce_of_what_has_none() -> None:
 
 
 def test_online_key_is_read_back_and_a_strange_certificate_refused() -> None:
-    raw = list(WITNESS.online.certificates.values())
+    raw = WITNESS.online.encoded()
     read = open_online_key(WITNESS.public, WITNESS.online.signer, raw)
     assert (read.from_s, read.until_s) == (WITNESS.online.from_s, WITNESS.online.until_s)
     assert read.certificates == WITNESS.online.certificates
     other = delegate(WITNESS.long_term, WITNESS.online.signer, 5, 6)
-    for bad in ([], raw[:-1], [*raw[:-1], next(iter(other.certificates.values()))], [b"junk"], [*raw[1:], raw[0][:-4]]):
+    for bad in ([], raw[:-1], [*raw[:-1], other.encoded()[0]], [b"junk"], [*raw[1:], raw[0][:-4]]):
         with pytest.raises(Damaged):
             open_online_key(WITNESS.public, WITNESS.online.signer, bad)
     with pytest.raises(Damaged, match="long-term"):

@@ -119,8 +119,7 @@ def test_shard_whose_ledger_has_ended_is_dropped_by_its_own_loop() -> None:
     at = Looking()
     ended: list[str | None] = [None]
     hosted: Any = SimpleNamespace(ended=lambda: ended[0])
-    lock: Any = None
-    at._hosted[0] = hosted, lock
+    at._hosted[0] = hosted
     at.later(0)
     assert at.parts.begun == []
     ended[0] = "its ledger has ended"

@@ -241,7 +241,8 @@ class Stub:
         with self.ended:
             pass
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool) -> None:
+        assert not at_once
         self.ended.release()
 
     def close(self) -> None:
@@ -257,6 +258,7 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
     server: Any = Stub()
     chain: Any = Stub()
     ledger: Any = Stub()
+    nowhere: Any = None
     identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
     return HostedShard(
         identity,
@@ -270,6 +272,8 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
         ShardRuntime(NOWHERE),
         time,
         fast_policy(),
+        None,
+        nowhere,
     )
 
 
@@ -341,7 +345,7 @@ def test_shard_whose_database_is_damaged_is_replaced_by_a_new_incarnation(
         hosted = cluster.routes.host.hosted(0)
         assert hosted is not None
         with hosted._guard:
-            hosted._store._connection.execute("DROP TABLE entry")
+            hosted.store._connection.execute("DROP TABLE entry")
         with session.acquire("b") as (lease,):
             assert lease.settle_to_ns >= kept.expiry_ns  # the ceiling covers what the new one knows nothing of
             assert lease.fence > kept.fence

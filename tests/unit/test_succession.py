@@ -10,8 +10,16 @@ from appliance.formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.shardmap import shard_number
 from appliance.formats.stamped import sign
-from appliance.lease.ceiling import Beginning, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
-from appliance.lease.succession import Succession, newest_record
+from appliance.lease.ceiling import (
+    Beginning,
+    CeilingChain,
+    Deposed,
+    Extended,
+    InDoubt,
+    ShardIdentity,
+    Succession,
+    newest_record,
+)
 from tests.support.clocks import HandTime
 from tests.support.shards import POLICY, MemoryChain
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY

@@ -1,7 +1,7 @@
-"""The time agent: asks sources, decides what may be said, publishes it every period, signs nonces. It has no threads.
+"""The time agent: asks sources, decides what may be said, publishes it every period, signs nonces; and its process.
 
-Whoever runs it (timeagent/agent/daemon.py, a test, a simulation) calls ``turn`` every period and ``poll`` for each
-source at that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
+The agent has no threads. Whoever runs it (``Daemon``, a test, a simulation) calls ``turn`` every period and ``poll``
+for each source at that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
 
 1. read all clocks; a step, a suspend or a stall drops every sample and begins a new clock epoch;
 2. once a second, or as soon as every source has answered after a drop, combine what the sources say and decide; in
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Lock
+from threading import Condition, Lock, Thread
+from typing import Any, Final
 
 import msgspec
 
@@ -26,35 +28,17 @@ from ..canonical import digest
 from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
 from ..errors import BadTime
 from ..keys import KeyInUse, Signer
+from ..notify import Notifier
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.nonce import Exchanged, PeerSource
-from ..units import Span, TimeInterval
-from .bounded_clock import BoundedClock, ask
-from .discipline import (
-    Agreed,
-    Bound,
-    ClockMoment,
-    Contradicted,
-    Listed,
-    Report,
-    Rules,
-    SourcesContradict,
-    Unheard,
-    Verdict,
-    Voice,
-)
-from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, contradiction_record, dissent_record
+from ..sources.port import DatagramDoor
+from ..units import SECOND, Span, TimeInterval
+from .bounded_clock import PERIOD_NS, BoundedClock, ask
+from .discipline import OWN_GROUP, Agreed, Bound, ClockMoment, Listed, Report, Rules, SourcesContradict, Voice
+from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, evidence_record
 from .page import PageSink
 
-_MILLION = 1_000_000
-
-
-def unchanged_until_ns(status: ClockStatus, bound: Bound, rules: Rules) -> int:
-    """Return the CLOCK_BOOTTIME up to which this state stays what it is, whatever time does (discipline.decide)."""
-    age_max = rules.void_after_ns
-    if status is ClockStatus.SYNCHRONIZED:
-        age_max = min(age_max, rules.fresh_ns)
-    return bound.at.boot_ns + age_max
+_MILLION: Final = 1_000_000
 
 
 class Carried:
@@ -90,7 +74,11 @@ class Carried:
         self._slewed = bound.at.slewed_ns
         self._drift = 0 if bound.assumed else rules.drift_ppm
         self._fields = (signed.status, signed.flags, signed.staleness_ns, signed.clock_epoch, signed.key_id)
-        self._until = min(until_ns - 1, unchanged_until_ns(signed.status, bound, rules))
+        # Up to there this state stays what it is, whatever time does (discipline.decide).
+        lasts = rules.void_after_ns
+        if signed.status is ClockStatus.SYNCHRONIZED:
+            lasts = min(lasts, rules.fresh_ns)
+        self._until = min(until_ns - 1, self._at + lasts)
 
     def turn(
         self, last: ClockSample, slewed_ns: Span, drift_ppm: int, sequence: int
@@ -179,23 +167,18 @@ class Agent(BoundedClock):
         self._carried: Carried | None = None
         self._exchanged: dict[str, Exchanged] = {}
 
-    # ---- asking ----
-
     def poll(self, listed: Listed) -> None:
         """Ask one source, and keep its answer or its reason. Blocks as long as the source does."""
         with self._lock:
-            asking = self._asking()
+            asking = self._moves, self._slewed_ns
         answer = ask(self._clock, listed.source)
         with self._lock:
             bound = self._note(listed, asking, answer)
-            if isinstance(bound, Bound):
-                self._keep_exchange(listed, bound)
+            if isinstance(bound, Bound) and isinstance(listed.source, PeerSource) and listed.source.asked is not None:
+                self._exchanged[listed.name] = self._contradicted(listed.source.asked, bound)
 
-    def _keep_exchange(self, listed: Listed, bound: Bound) -> None:
+    def _contradicted(self, asked: Exchanged, bound: Bound) -> Exchanged:
         """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
-        if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
-            return
-        asked = listed.source.asked
         reading = read_clocks(self._clock)  # slewed since the last decision and the answer, perhaps
         moved, now = self._since(reading)
         own = self._own_voice(now) if moved is None else None
@@ -203,10 +186,8 @@ class Agent(BoundedClock):
         if own is not None and own.ahead.intersection(theirs) is None:
             with contextlib.suppress(BadTime):  # the key has ended: less evidence
                 over = digest(AFTER_CONTEXT, asked.answer)
-                asked = replace(asked, after=self._sign_own(own, reading, now, over).encode())
-        self._exchanged[listed.name] = asked
-
-    # ---- one period ----
+                return replace(asked, after=self._sign_own(own, reading, now, over).encode())
+        return asked
 
     def turn(self) -> None:
         """Look at the clocks, decide, publish. Never waits for a source."""
@@ -216,12 +197,16 @@ class Agent(BoundedClock):
             status, verdict = self._state.status, self._verdict
             reading, moved, told = self._decide()
             now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
-            self._note_dissent(verdict, now)
+            heard, before = self._verdict, verdict.dissenting if isinstance(verdict, Agreed) else ()
+            if isinstance(heard, Agreed) and heard.dissenting and heard.dissenting != before:
+                _log.warning("source-dissents sources=%s", ",".join(heard.dissenting))
+                self._keep(heard, now)
             if moved is not None:
-                told_of = (moved.cause.value, moved.size_ns, self._state.epoch)
+                told_of = (moved.cause, moved.size_ns, self._state.epoch)
                 _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", *told_of)
             if told is not None:
-                self._tell(told, now)
+                _log.error("clock-disrupted clock_epoch=%d", told.epoch)
+                self._keep(told, now)
             if status is not self._state.status:
                 _log.warning("status-changed from=%s to=%s", status.word, self._state.status.word)
             self._publish(reading, now)
@@ -239,27 +224,14 @@ class Agent(BoundedClock):
         self._sequence += 1
         return True
 
-    def _note_dissent(self, before: Verdict, now: ClockMoment) -> None:
-        if self._verdict is before or not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
-            return
-        if isinstance(before, Agreed) and before.dissenting == self._verdict.dissenting:
-            return
-        _log.warning("source-dissents sources=%s", ",".join(self._verdict.dissenting))
-        self._evidence.keep(
-            dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
-        )
-
-    def _tell(self, found: SourcesContradict, now: ClockMoment) -> None:
-        _log.error("clock-disrupted clock_epoch=%d", found.epoch)
-        voices = self._hearing.voices(now)
-        self._evidence.keep(contradiction_record(found, voices, now.boot_ns, self._exchanged, self._signer.in_use))
+    def _keep(self, found: SourcesContradict | Agreed, now: ClockMoment) -> None:
+        voices, signer = self._hearing.voices(now), self._signer.in_use
+        self._evidence.keep(evidence_record(found, voices, now.boot_ns, self._exchanged, signer))
 
     def _publish(self, reading: ClockSample, now: ClockMoment) -> None:
-        state = self._state
-        ahead, drift_ppm = TimeInterval(0, 0), 0
-        token = b""
+        state, bound = self._state, self._state.bound
+        ahead, drift_ppm, token = TimeInterval(0, 0), 0, b""
         self._carried = None
-        bound = state.bound
         if bound is not None:
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
@@ -363,12 +335,148 @@ class Agent(BoundedClock):
         return msgspec.json.encode(report)
 
     def _role(self, source: str) -> str:
-        match self._verdict:
-            case Agreed(voices=voices, dissenting=dissenting):
-                if source in dissenting:
-                    return "dissents"
-                return "shapes" if source in voices else "agrees"
-            case Contradicted():
-                return "disputed"
-            case Unheard():
-                return "heard"
+        verdict = self._verdict
+        if not isinstance(verdict, Agreed):
+            return "heard" if verdict is None else "disputed"
+        if source in verdict.dissenting:
+            return "dissents"
+        return "shapes" if source in verdict.voices else "agrees"
+
+
+_EVIDENCE_WAITING_MAX: Final = 64
+_JOIN_S: Final = 2.0
+
+
+class QueuedEvidence:
+    """Evidence on its way to a disk: handing it over never waits. What does not fit is dropped, and counted."""
+
+    def __init__(self, sink: EvidenceSink) -> None:
+        """Take the real sink, which may block."""
+        self._sink = sink
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_EVIDENCE_WAITING_MAX)
+        self.dropped = 0
+
+    def keep(self, record: dict[str, Any]) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def drain(self, *, wait: bool = False) -> None:
+        """Write what waits; with ``wait`` for the first as long as it takes, or until ``wake``. Blocks."""
+        try:
+            record = self._waiting.get(block=wait)
+            while True:
+                if record is not None:
+                    self._sink.keep(record)
+                record = self._waiting.get_nowait()
+        except queue.Empty:
+            return
+
+    def wake(self) -> None:
+        """End the wait of ``drain``. Where the queue is full it does not wait."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+
+
+class Daemon:
+    """The agent as a process: one thread publishes, one for each source asks, one for each door answers.
+
+    The publishing thread waits for nobody: a source that hangs only falls silent, a disk that hangs only delays
+    evidence. It is late when the machine gives it no processor; readers refuse what is stale anyway, and the unit gives
+    it a real-time priority (docs/operators.md). Ends when told to, or when a thread meets what it does not expect: then
+    it says so, and whoever supervises it starts the next run.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        clock: MachineClock,
+        listed: Sequence[Listed],
+        doors: Sequence[DatagramDoor],
+        evidence: QueuedEvidence,
+        notifier: Notifier,
+    ) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._listed = listed
+        self._doors = doors
+        self._evidence = evidence
+        self._notifier = notifier
+        self._pace = Condition()
+        self._moves = 0
+        self._ended = False
+        self._failed: BaseException | None = None
+        agent.on_moved = self._ask_again
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Publish until told to stop. Blocks. Raises what a thread did not expect."""
+        threads = [self._thread(f"source {each.name}", self._ask, each) for each in self._listed]
+        threads += [self._thread("door", door.serve, lambda: self._ended) for door in self._doors]
+        threads.append(self._thread("evidence", self._write))
+        self._agent.turn()
+        for each in self._listed:
+            if each.group == OWN_GROUP:  # first: what is asked of peers covers what they say
+                self._agent.poll(each)
+        for thread in threads:
+            thread.start()
+        self._notifier.ready("publishing")
+        try:
+            self._publish(stop)
+        finally:
+            self._ended = True
+            with self._pace:
+                self._pace.notify_all()
+            for door in self._doors:
+                door.wake()
+            self._evidence.wake()
+            self._notifier.stopping()
+            for thread in threads:
+                thread.join(_JOIN_S)  # one that waits for a mount may stay: it is a daemon thread
+            self._evidence.drain()
+        if self._failed is not None:
+            raise self._failed
+
+    def _publish(self, stop: Callable[[], bool]) -> None:
+        due = self._clock.boot_ns()
+        told = due
+        while not stop() and self._failed is None:
+            due += PERIOD_NS
+            now = self._clock.boot_ns()
+            if due > now:
+                self._clock.sleep(due - now)
+            else:
+                due = now  # late: no burst to catch up
+            self._agent.turn()
+            if self._notifier.watchdog_ns and now - told >= self._notifier.watchdog_ns // 3:
+                told = now
+                self._notifier.alive()
+
+    def _thread(self, name: str, work: Callable[..., None], *given: Any) -> Thread:  # noqa: ANN401 - of the work
+        def guarded() -> None:
+            try:
+                work(*given)
+            except BaseException as problem:  # noqa: BLE001 - the publishing thread raises it
+                _log.exception("thread-failed thread=%s", name)
+                self._failed = problem
+
+        return Thread(target=guarded, name=name, daemon=True)
+
+    def _ask(self, listed: Listed) -> None:
+        """Ask a source at its pace, and when the clocks have moved."""
+        while not self._ended:
+            moves = self._moves
+            due = self._clock.boot_ns() + listed.period_ns
+            self._agent.poll(listed)
+            left = max(0, due - self._clock.boot_ns()) / SECOND
+            with self._pace:
+                self._pace.wait_for(lambda: self._ended or self._moves != moves, timeout=left)  # noqa: B023 - now
+
+    def _ask_again(self) -> None:
+        with self._pace:
+            self._moves += 1
+            self._pace.notify_all()
+
+    def _write(self) -> None:
+        while not self._ended:
+            self._evidence.drain(wait=True)

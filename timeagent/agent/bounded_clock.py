@@ -35,15 +35,12 @@ from .discipline import (
     SUSPEND_NS,
     AgentState,
     Bound,
-    Cause,
     ClockMoment,
     ClockMoved,
-    Event,
     Hearing,
     Listed,
     Rules,
     SourcesContradict,
-    Unheard,
     Verdict,
     combine,
     decide,
@@ -57,11 +54,10 @@ STEP_NS: Final[Span] = 50 * MS
 
 
 type Answer = tuple[ClockSample, Sample | BadTime, ClockSample]
-"""What a source said, or why it said nothing, and the clocks before and after."""
 
 
 def ask(clock: MachineClock, source: Source) -> Answer:
-    """Ask a source once. Blocks as long as it does."""
+    """Return what a source says, or why it says nothing, and the clocks before and after. Blocks as long as it does."""
     before = read_clocks(clock)
     said: Sample | BadTime
     try:
@@ -87,37 +83,40 @@ class BoundedClock:
         self._signer = signer
         self._rules = rules
         self._hearing = Hearing(listed, rules)
-        self._state = AgentState(ClockStatus.UNKNOWN, _epoch_of_process(clock) if clock_epoch is None else clock_epoch)
+        if clock_epoch is None:  # sequence numbers begin anew in each
+            names = f"{boot_id().hex()} {os.getpid()} {clock.boot_ns()}"
+            clock_epoch = int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")
+        self._state = AgentState(ClockStatus.UNKNOWN, clock_epoch)
         self._last: ClockSample | None = None
         self._slewed_ns = 0
         self._moves = 0
         self._combine_at = 0
-        self._verdict: Verdict = Unheard()
+        self._verdict: Verdict = None
         self._sequence = 0
 
     def limit_radius(self, radius_ns_max: Span) -> None:
         """Refuse, from now on, time that is known less well than this."""
         self._rules = replace(self._rules, radius_ns_max=radius_ns_max)
 
-    def _asking(self) -> tuple[int, Span]:
-        """Return what ``_note`` wants of the moment before a source is asked: moves and slews so far."""
-        return self._moves, self._slewed_ns
-
     def _note(self, listed: Listed, asking: tuple[int, Span], answer: Answer) -> Bound | BadTime:
-        """Keep what a source says, or why it says nothing; return that."""
+        """Keep what a source says, or why it says nothing; return that. ``asking``: moves and slews before."""
+        bound = self._judged(asking, answer)
+        self._hearing.note(listed, bound)
+        return bound
+
+    def _judged(self, asking: tuple[int, Span], answer: Answer) -> Bound | BadTime:
         (moves, slewed), (before, said, after) = asking, answer
+        if isinstance(said, BadTime):
+            return said
         moved = movement(before, after)
-        if isinstance(said, Sample) and (
+        if (
             moves != self._moves
             or abs(moved.stepped_ns) > PAUSE_NS
             or moved.suspended_ns > SUSPEND_NS
             or (said.assumed and after.paused)
         ):
             what = "the clock was set while the source was asked, or could not be read"
-            said = BadTime("clock-unsteady", what, hint="wait")
-        if isinstance(said, BadTime):
-            self._hearing.note_refusal(listed, said)
-            return said
+            return BadTime("clock-unsteady", what, hint="wait")
         # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
         was, now = before.ahead(), after.ahead()
         if said.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read
@@ -125,9 +124,7 @@ class BoundedClock:
         else:
             low, high = min(was.earliest, now.earliest), max(was.latest, now.latest)
             ahead = TimeInterval(said.offset.earliest + low, said.offset.latest + high)
-        bound = Bound(ahead, ClockMoment(said.boot_ns, slewed), assumed=said.assumed, cluster_time=said.cluster_time)
-        self._hearing.note(listed, bound)
-        return bound
+        return Bound(ahead, ClockMoment(said.boot_ns, slewed), assumed=said.assumed, cluster_time=said.cluster_time)
 
     def _decide(self) -> tuple[ClockSample, ClockMoved | None, SourcesContradict | None]:
         """Look at the clocks and decide: return the reading, how the clocks moved, and what there is to tell."""
@@ -139,8 +136,9 @@ class BoundedClock:
         if moved is not None:
             self._hearing.forget()
             self._moves += 1
-            self._step(moved, now)
-        return reading, moved, self._step(self._heard(now), now)
+            self._state, _ = decide(self._state, moved, now, self._rules)
+        self._state, told = decide(self._state, self._heard(now), now, self._rules)
+        return reading, moved, told
 
     def _since(self, reading: ClockSample) -> tuple[ClockMoved | None, ClockMoment]:
         """Return how the clocks moved since the last decision, and the moment of a reading.
@@ -152,14 +150,14 @@ class BoundedClock:
             by = movement(self._last, reading)
             slewed += excess_slew_ns(by, self._rules.drift_ppm)
             if abs(by.stepped_ns) > STEP_NS:
-                moved = ClockMoved(Cause.STEP, by.stepped_ns)
+                moved = ClockMoved("step", by.stepped_ns)
             elif by.suspended_ns > SUSPEND_NS:
-                moved = ClockMoved(Cause.SUSPEND, by.suspended_ns)
+                moved = ClockMoved("suspend", by.suspended_ns)
             elif by.elapsed_ns > self._rules.stall_ns:
-                moved = ClockMoved(Cause.STALL, by.elapsed_ns)
+                moved = ClockMoved("stall", by.elapsed_ns)
         return moved, ClockMoment(reading.boot_after_ns, slewed)
 
-    def _heard(self, now: ClockMoment) -> Event:
+    def _heard(self, now: ClockMoment) -> Verdict:
         """Combine once a period; at once when all sources have answered and nothing can be said without them."""
         waiting = not self._state.status.usable
         if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
@@ -170,10 +168,6 @@ class BoundedClock:
         self._hearing.changed = False
         self._verdict = combine(self._hearing.voices(now), self._rules.liars)
         return self._verdict
-
-    def _step(self, event: Event, now: ClockMoment) -> SourcesContradict | None:
-        self._state, outcome = decide(self._state, event, now, self._rules)
-        return outcome
 
     def _interval(self, bound: Bound, reading: ClockSample, now: ClockMoment) -> TimeInterval:
         if bound.assumed:  # a statement for any instant: no reading, and no age, makes it wider
@@ -239,12 +233,6 @@ class BoundedClock:
             clock_epoch=self._state.epoch,
             digest=covered,
         )
-
-
-def _epoch_of_process(machine: MachineClock) -> int:
-    """Name the epoch for this boot, process and instant: sequence numbers begin anew in each."""
-    names = f"{boot_id().hex()} {os.getpid()} {machine.boot_ns()}"
-    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")
 
 
 SAMPLE_PERIOD_NS: Final[Span] = SECOND
@@ -372,7 +360,12 @@ class EmbeddedTime(BoundedClock):
         _, moved, _ = self._decide()
         for _ in range(_ROUNDS_MAX):
             self._hearing.forget()
-            unsteady = self._ask()
+            said: Bound | BadTime | None = None
+            for each in self._hearing.listed:
+                said = self._note(each, (self._moves, self._slewed_ns), ask(self._clock, each.source))
+                if isinstance(said, Bound) or said.code == "clock-unsteady":
+                    break
+            unsteady = isinstance(said, BadTime) and said.code == "clock-unsteady"
             reading, moved, _ = self._decide()
             if not (moved or unsteady):
                 # A pause in this reading hides a step from the next look: that one asks as well.
@@ -381,11 +374,3 @@ class EmbeddedTime(BoundedClock):
                     self._ask_at = min(again_ns, self._state.until_ns or again_ns)
                 return reading
         raise BadTime("clock-unsteady", f"the clock was set {_ROUNDS_MAX} times while it was read", hint="try again")
-
-    def _ask(self) -> bool:
-        """Return whether the clock was set while a source was asked."""
-        for each in self._hearing.listed:
-            said = self._note(each, self._asking(), ask(self._clock, each.source))
-            if isinstance(said, Bound) or said.code == "clock-unsteady":
-                return not isinstance(said, Bound)
-        return False

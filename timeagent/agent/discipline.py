@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, assert_never
+from typing import Final, Literal
 
 import msgspec
 
@@ -77,12 +77,8 @@ class Contradicted:
     tolerated: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unheard:
-    """No voice that may shape an interval."""
-
-
-type Verdict = Agreed | Contradicted | Unheard
+type Verdict = Agreed | Contradicted | None
+"""None: no voice that may shape an interval."""
 
 
 def tolerated(voices: int, liars: int | None) -> int:
@@ -118,7 +114,7 @@ def combine(voices: Sequence[Voice], liars: int | None = None) -> Verdict:
     checks = [voice for voice in voices if voice.weight is Weight.CROSS_CHECK]
     shaping = measures or [voice for voice in voices if voice.weight is Weight.ASSUMED]
     if not shaping:
-        return Unheard()
+        return None
     of_shaping = tolerated(len(shaping), liars)
     ahead = hull([voice.ahead for voice in shaping], of_shaping)
     if ahead is None:
@@ -223,26 +219,15 @@ class AgentState:
         object.__setattr__(self, "bound", self.said if self.status.usable else None)
 
 
-# ---- events ----
-
-
-class Cause(Enum):
-    """How clocks move."""
-
-    STEP = "step"
-    SUSPEND = "suspend"
-    STALL = "stall"
-
-
 @dataclass(frozen=True, slots=True)
 class ClockMoved:
     """Somebody set the clock, or the machine or the agent stood still. All samples from before are dropped."""
 
-    cause: Cause
+    cause: Literal["step", "suspend", "stall"]
     size_ns: Span
 
 
-type Event = Agreed | Contradicted | Unheard | ClockMoved | None
+type Event = Agreed | Contradicted | ClockMoved | None
 """None: nothing happened but time."""
 
 
@@ -255,51 +240,38 @@ class SourcesContradict:
     heard: Agreed | Contradicted
 
 
-type Decided = tuple[AgentState, SourcesContradict | None]
-"""The next state, and what there is to tell, if anything."""
+def decide(
+    state: AgentState, event: Event, now: ClockMoment, rules: Rules
+) -> tuple[AgentState, SourcesContradict | None]:
+    """Return the next state, and what there is to tell, if anything. Pure."""
+    if isinstance(event, ClockMoved):
+        status = state.status if state.status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
+        return replace(state, epoch=state.epoch + 1, status=status), None
+    if event is None:
+        return _on_time(state, now, rules), None
+    before = state.said.aged(now, rules.drift_ppm) if state.said is not None else None
+    said, apart = state.said, 0  # sources that contradict each other leave it as it was
+    if isinstance(event, Agreed):
+        source = ", ".join(event.voices)
+        said = Bound(event.ahead, now, assumed=event.assumed, cluster_time=event.cluster_time, source=source)
+        if before is None or before.intersection(event.ahead) is not None:
+            return _on_agreed(state, said, now, rules), None
+        apart = max(event.ahead.earliest - before.latest, before.earliest - event.ahead.latest)
+    epoch = state.epoch + 1
+    silent = AgentState(ClockStatus.DISRUPTED, epoch, said, now.boot_ns + DISRUPTED_NS, apart)
+    return silent, SourcesContradict(epoch, before, event)
 
 
-def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> Decided:
-    """Return what follows. Pure."""
-    match event:
-        case Agreed():
-            return _on_agreed(state, event, now, rules)
-        case Contradicted():  # among the sources: what was said stays as it was
-            return _disrupt(state, state.said, event, now, rules)
-        case ClockMoved():
-            status = state.status if state.status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
-            return replace(state, epoch=state.epoch + 1, status=status), None
-        case Unheard() | None:
-            return _on_time(state, now, rules), None
-    assert_never(event)
-
-
-def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> Decided:
-    source = ", ".join(heard.voices)
-    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time, source=source)
-    before = _carried(state, now, rules)
-    if before is not None and before.intersection(heard.ahead) is None:
-        return _disrupt(state, bound, heard, now, rules)
-    if heard.assumed:
+def _on_agreed(state: AgentState, bound: Bound, now: ClockMoment, rules: Rules) -> AgentState:
+    if bound.assumed:
         # A measurement is not replaced by a statement that nobody measured, before it is void.
         state = _on_time(state, now, rules)
         if state.bound is not None and not state.bound.assumed:
-            return state, None
+            return state
     if now.boot_ns < state.until_ns:
-        return replace(state, said=bound), None
-    status = ClockStatus.FREE_RUNNING if heard.assumed else ClockStatus.SYNCHRONIZED
-    return AgentState(status, state.epoch, bound), None
-
-
-def _disrupt(
-    state: AgentState, said: Bound | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
-) -> Decided:
-    """Begin the silence, or begin it again."""
-    epoch, before, apart = state.epoch + 1, _carried(state, now, rules), 0
-    if isinstance(heard, Agreed) and before is not None:
-        apart = max(heard.ahead.earliest - before.latest, before.earliest - heard.ahead.latest)
-    silent = AgentState(ClockStatus.DISRUPTED, epoch, said, now.boot_ns + DISRUPTED_NS, apart)
-    return silent, SourcesContradict(epoch, before, heard)
+        return replace(state, said=bound)
+    status = ClockStatus.FREE_RUNNING if bound.assumed else ClockStatus.SYNCHRONIZED
+    return AgentState(status, state.epoch, bound)
 
 
 def _on_time(state: AgentState, now: ClockMoment, rules: Rules) -> AgentState:
@@ -309,10 +281,6 @@ def _on_time(state: AgentState, now: ClockMoment, rules: Rules) -> AgentState:
     if age > rules.void_after_ns:
         return replace(state, status=ClockStatus.UNKNOWN)
     return replace(state, status=ClockStatus.FREE_RUNNING) if age > rules.fresh_ns else state
-
-
-def _carried(state: AgentState, now: ClockMoment, rules: Rules) -> TimeInterval | None:
-    return state.said.aged(now, rules.drift_ppm) if state.said is not None else None
 
 
 OWN_GROUP: Final = "own"
@@ -334,13 +302,6 @@ class Listed:
         return self.source.name
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    bound: Bound | None
-    reason: str
-    """Why there is no bound."""
-
-
 class Hearing:
     """The newest answer of each source."""
 
@@ -348,18 +309,15 @@ class Hearing:
         assert len({each.name for each in listed}) == len(listed), "two sources have one name"
         self.listed = tuple(listed)
         self._rules = rules
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, tuple[Bound | None, str]] = {}
+        """By source: its bound, and why it gave none when it was asked last."""
         self.changed = False
         """Whether anything was noted since this was last set to False."""
 
-    def note(self, listed: Listed, bound: Bound) -> None:
-        self._heard[listed.name] = _Heard(bound, "")
-        self.changed = True
-
-    def note_refusal(self, listed: Listed, problem: BadTime) -> None:
-        """Keep why a source has nothing to say. What it said before counts until it is no longer fresh."""
-        before = self._heard.get(listed.name)
-        self._heard[listed.name] = _Heard(before.bound if before else None, str(problem))
+    def note(self, listed: Listed, said: Bound | BadTime) -> None:
+        """Keep what a source says, or why it says nothing: what it said before counts until it is no longer fresh."""
+        known, _ = self._heard.get(listed.name, (None, ""))
+        self._heard[listed.name] = (known, str(said)) if isinstance(said, BadTime) else (said, "")
         self.changed = True
 
     def forget(self) -> None:
@@ -386,25 +344,21 @@ class Hearing:
 
     def refusals(self) -> dict[str, str]:
         """Return why each source that was asked and has nothing to say has not, by its name."""
-        return {name: heard.reason for name, heard in self._heard.items() if heard.reason}
+        return {name: reason for name, (_, reason) in self._heard.items() if reason}
 
     def reasons(self) -> str:
         """Say why no source has a bound."""
-        told = [f"{each.name}: {self._reason(each, None)}" for each in self.listed]
-        return "; ".join(told) or "there is no source"
+        return "; ".join(f"{each.name}: {self._reason(each)}" for each in self.listed) or "there is no source"
 
-    def _reason(self, listed: Listed, bound: Bound | None) -> str:
-        heard = self._heard.get(listed.name)
-        if heard is None:
+    def _reason(self, listed: Listed) -> str:
+        if listed.name not in self._heard:
             return "not asked yet"
-        return heard.reason or ("" if bound else "its last answer does not count")
+        return self._heard[listed.name][1] or "its last answer does not count"
 
     def _fresh(self, listed: Listed, now: ClockMoment) -> Bound | None:
-        heard = self._heard.get(listed.name)
-        if heard is None or heard.bound is None:
-            return None
+        bound, _ = self._heard.get(listed.name, (None, ""))
         allowed = max(self._rules.fresh_ns, 2 * listed.period_ns)
-        return heard.bound if now.boot_ns - heard.bound.at.boot_ns <= allowed else None
+        return bound if bound is not None and now.boot_ns - bound.at.boot_ns <= allowed else None
 
     def report(self, now: ClockMoment, roles: Callable[[str], str]) -> list[SourceReport]:
         """Return what each source says now, or why it says nothing."""
@@ -412,7 +366,7 @@ class Hearing:
         shown = []
         for each in self.listed:
             bound = self._fresh(each, now)
-            ahead: TimeInterval | None = bound.aged(now, self._rules.drift_ppm) if bound else None
+            ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
             shown.append(
                 SourceReport(
                     source=each.name,
@@ -421,7 +375,7 @@ class Hearing:
                     earliest_ahead_ns=ahead.earliest if ahead else None,
                     latest_ahead_ns=ahead.latest if ahead else None,
                     age_ns=now.boot_ns - bound.at.boot_ns if bound else None,
-                    reason=self._reason(each, bound) or None,
+                    reason=self.refusals().get(each.name) if bound else self._reason(each),
                 )
             )
         return shown

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -57,12 +57,11 @@ def keep_numbered(directory: Path, prefix: str, suffix: str, data: bytes, files_
     return path
 
 
+@dataclass(frozen=True)
 class EvidenceFiles:
-    """A directory of evidence."""
+    """A directory of evidence, made when there is something to keep."""
 
-    def __init__(self, directory: Path) -> None:
-        """Take the directory; it is made when there is something to keep."""
-        self._directory = directory
+    _directory: Path
 
     def keep(self, record: dict[str, Any]) -> None:
         """Write one file and delete the oldest beyond the limit. What fails is logged."""
@@ -73,65 +72,35 @@ class EvidenceFiles:
             _log.warning("evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)
 
 
-def contradiction_record(
-    outcome: SourcesContradict,
+def evidence_record(
+    found: SourcesContradict | Agreed,
     voices: Sequence[Voice],
     boot_ns: int,
     exchanged: Mapping[str, Exchanged],
     signer: Signer,
 ) -> dict[str, Any]:
-    """Return the record of a clock that became disrupted."""
-    heard = outcome.heard.ahead if isinstance(outcome.heard, Agreed) else None
-    return {
-        **_head("contradiction", boot_ns, signer),
-        "clock_epoch": outcome.epoch,
-        "before": _ends(outcome.before, boot_ns),
-        "heard": _ends(heard, boot_ns),
-        "voices": _voices(voices, boot_ns, ()),
-        "exchanges": _exchanges(exchanged, {voice.source for voice in voices}),
-    }
+    """Return the record of a clock that became disrupted, or of voices that were outvoted."""
 
+    def ends(ahead: TimeInterval) -> dict[str, int]:
+        return {"earliest_ns": boot_ns + ahead.earliest, "latest_ns": boot_ns + ahead.latest}
 
-def dissent_record(
-    verdict: Agreed, voices: Sequence[Voice], boot_ns: int, exchanged: Mapping[str, Exchanged], signer: Signer
-) -> dict[str, Any]:
-    """Return the record of voices that were outvoted."""
-    return {
-        **_head("dissent", boot_ns, signer),
-        "heard": _ends(verdict.ahead, boot_ns),
-        "voices": _voices(voices, boot_ns, verdict.dissenting),
-        "exchanges": _exchanges(exchanged, {voice.source for voice in voices}),
-    }
-
-
-def _head(kind: str, boot_ns: int, signer: Signer) -> dict[str, Any]:
-    return {"schema": SCHEMA, "version": 1, "kind": kind, "boot_ns": boot_ns, "own_key_id": signer.id.hex()}
-
-
-def _ends(ahead: TimeInterval | None, boot_ns: int) -> dict[str, int] | None:
-    if ahead is None:
-        return None
-    return {"earliest_ns": boot_ns + ahead.earliest, "latest_ns": boot_ns + ahead.latest}
-
-
-def _voices(voices: Sequence[Voice], boot_ns: int, dissenting: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "source": voice.source,
-            "weight": voice.weight.value,
-            **(_ends(voice.ahead, boot_ns) or {}),
-            "dissents": voice.source in dissenting,
-        }
-        for voice in voices
+    record: dict[str, Any] = {"schema": SCHEMA, "version": 1, "kind": "dissent", "boot_ns": boot_ns}
+    record["own_key_id"] = signer.id.hex()
+    heard, dissenting = (found, found.dissenting) if isinstance(found, Agreed) else (found.heard, ())
+    if isinstance(found, SourcesContradict):
+        before = None if found.before is None else ends(found.before)
+        record |= {"kind": "contradiction", "clock_epoch": found.epoch, "before": before}
+    record["heard"] = ends(heard.ahead) if isinstance(heard, Agreed) else None
+    record["voices"] = [
+        {"source": each.source, "weight": each.weight.value, **ends(each.ahead), "dissents": each.source in dissenting}
+        for each in voices
     ]
-
-
-def _exchanges(exchanged: Mapping[str, Exchanged], sources: set[str]) -> list[dict[str, str]]:
-    return [
-        {"peer": name, **{part: value.hex() for part, value in asdict(each).items()}}
-        for name, each in exchanged.items()
-        if name in sources
+    record["exchanges"] = [
+        {"peer": each.source, **{part: value.hex() for part, value in asdict(exchanged[each.source]).items()}}
+        for each in voices
+        if each.source in exchanged
     ]
+    return record
 
 
 def judge_exchange(exchange: Exchanged, own: Verifier, peer: Verifier) -> list[str]:
@@ -150,11 +119,10 @@ def judge_exchange(exchange: Exchanged, own: Verifier, peer: Verifier) -> list[s
         if not r2_holds(before, answer, effect_covers_cause=True):
             proven.append("the peer's answer covers a signed time that it lies wholly before")
     if exchange.after:
-        after = SignedTime.decode(exchange.after, "the own signed time afterwards")
+        where = "the own signed time afterwards"
+        after = SignedTime.decode(exchange.after, where)
         if not after.verified_by(own, digest(AFTER_CONTEXT, exchange.answer)):
-            raise Damaged(
-                "evidence-unsigned", "the own signed time afterwards is not signed by its key over the answer"
-            )
+            raise Damaged("evidence-unsigned", f"{where} is not signed by its key over the answer")
         if not r2_holds(answer, after, effect_covers_cause=True):
             proven.append("the own signed time covers the peer's answer and lies wholly before it")
     return proven

@@ -170,13 +170,6 @@ class PageReader:
 
     def reopen(self) -> None:
         """Map the file anew: its directory may have been made again. Raises BadTime as the constructor does."""
-        self.mapped = self._opened()
-        """The file, read-only."""
-        self.words = memoryview(self.mapped).cast("Q")
-        """The same in words of this machine: ``words[GENERATION_WORD]`` says whether a page that was read stands."""
-        self._seen: Page | None = None
-
-    def _opened(self) -> mmap.mmap:
         try:
             with self._path.open("rb") as file:
                 file.seek(0, 2)
@@ -185,11 +178,14 @@ class PageReader:
                     raise BadTime(
                         "page-short", f"the time page {self._path} has {size} bytes, not {PAGE_BYTES}", hint=_HINT
                     )
-                return mmap.mmap(file.fileno(), PAGE_BYTES, access=mmap.ACCESS_READ)
+                self.mapped = mmap.mmap(file.fileno(), PAGE_BYTES, access=mmap.ACCESS_READ)
         except OSError as problem:
             raise BadTime(
                 "page-absent", f"cannot read the time page {self._path}: {problem.strerror}", hint=_HINT
             ) from None
+        self.words = memoryview(self.mapped).cast("Q")
+        """In words of this machine: ``words[GENERATION_WORD]`` says whether a page that was read stands."""
+        self._seen: Page | None = None
 
     def page(self) -> Page:
         """Return the newest whole page; while the next one is being written, the one before. Never blocks.

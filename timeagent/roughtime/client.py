@@ -129,11 +129,8 @@ RETRY_NS_MAX: Final[Span] = DAY
 
 def retry_after(failures: int) -> Span:
     """Return how long a server is left alone after so many failures in a row."""
-    span = RETRY_NS
-    for _ in range(failures - 1):
-        if span >= RETRY_NS_MAX:
-            break
-        span = span * 3 // 2
+    times = min(failures - 1, 64)  # a day is reached long before
+    span: Span = RETRY_NS * 3**times // 2**times
     return min(span, RETRY_NS_MAX)
 
 
@@ -174,17 +171,13 @@ class RoughtimeSource:
 
         try:
             answer = self._chain.ask(self._server.public, timed)
-        except BadTime:
-            self._failed()
-            raise
-        except Damaged as problem:
-            self._failed()
+        except (BadTime, Damaged) as problem:
+            self._failures += 1
+            self._not_before_ns = self._machine.boot_ns() + retry_after(self._failures)
+            if isinstance(problem, BadTime):
+                raise
             raise BadTime(
                 problem.code, f"{self.name}: {problem.message}", hint="compare its public key with the server list"
             ) from None
         self._failures = self._not_before_ns = 0
         return Sample(offset_between(answer.interval, *instants), boot_ns)
-
-    def _failed(self) -> None:
-        self._failures += 1
-        self._not_before_ns = self._machine.boot_ns() + retry_after(self._failures)

@@ -17,6 +17,7 @@ import base64
 import logging
 import random
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,24 +82,20 @@ class Verdict:
 def judge(chain: Sequence[Queried]) -> Verdict:
     """Return what a chain proves."""
     answers: list[RoughtimeAnswer] = []
+    reason = None if chain else "there is no answer in it"
     for position, each in enumerate(chain):
         try:
             answers.append(open_answer(each.public, each.request, each.response))
         except Damaged as problem:
-            return _unverified(position, problem.message)
-        if position == 0:
-            continue
-        if each.rand is None:
-            return _unverified(position, "it does not say from what its nonce was made")
-        if nonce_of(each.request) != chained_nonce(chain[position - 1].response, each.rand):
-            return _unverified(position, "its nonce was not made from the answer before it: the order is not proven")
-    if not answers:
-        return _unverified(0, "there is no answer in it")
-    return Verdict(tuple(answers), contradictions(answers))
-
-
-def _unverified(position: int, reason: str) -> Verdict:
-    return Verdict((), (), position, reason)
+            reason = problem.message
+        else:
+            if position and each.rand is None:
+                reason = "it does not say from what its nonce was made"
+            elif position and nonce_of(each.request) != chained_nonce(chain[position - 1].response, each.rand or b""):
+                reason = "its nonce was not made from the answer before it: the order is not proven"
+        if reason:
+            return Verdict((), (), position, reason)
+    return Verdict((), (), 0, reason) if reason else Verdict(tuple(answers), contradictions(answers))
 
 
 def contradictions(answers: Sequence[RoughtimeAnswer]) -> tuple[Contradiction, ...]:
@@ -115,11 +112,8 @@ def contradictions(answers: Sequence[RoughtimeAnswer]) -> tuple[Contradiction, .
 
 def accused(chain: Sequence[Queried], verdict: Verdict) -> list[tuple[bytes, int]]:
     """Return the servers of the contradictions, most often named first: with one liar among several, that one."""
-    counts: dict[bytes, int] = {}
-    for pair in verdict.contradictions:
-        for position in (pair.earlier, pair.later):
-            public = chain[position].public
-            counts[public] = counts.get(public, 0) + 1
+    positions = [each for pair in verdict.contradictions for each in (pair.earlier, pair.later)]
+    counts = Counter(chain[position].public for position in positions)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -173,23 +167,23 @@ class RoughEvidence(Protocol):
 
 
 class RoughEvidenceFiles:
-    """A directory of evidence."""
+    """A directory of evidence, made when there is something to keep. What fails is logged."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the directory; it is made when there is something to keep."""
         self._directory = directory
         self._file: Path | None = None
         self._lines = 0
         self._last: Queried | None = None
 
     def keep(self, queried: Queried) -> None:
-        """Append one line. What fails is logged."""
+        """Append one line; a new file begins with the one before, so that the order of all is proven."""
         try:
             if self._file is None or queried.rand is None or self._lines >= LINES_MAX:
-                linked = self._last is not None and queried.rand is not None
-                first = replace(self._last, rand=None) if linked and self._last else replace(queried, rand=None)
-                self._file, self._lines = self._new_chain(first), 1
-                if not linked:
+                before = self._last if queried.rand is not None else None
+                first = encode_line(replace(before or queried, rand=None))
+                self._file = keep_numbered(self._directory, "chain-", ".jsonl", first, CHAINS_MAX)
+                self._lines = 1
+                if before is None:
                     self._last = queried
                     return
             with self._file.open("ab") as file:
@@ -207,9 +201,6 @@ class RoughEvidenceFiles:
             self._failed(problem)
         else:
             _log.error("roughtime-malfeasance report=%s", path)
-
-    def _new_chain(self, first: Queried) -> Path:
-        return keep_numbered(self._directory, "chain-", ".jsonl", encode_line(first), CHAINS_MAX)
 
     def _failed(self, problem: OSError) -> None:
         _log.warning("roughtime-evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)
@@ -241,22 +232,16 @@ class RoughChain:
             request = make_request(public, nonce)
             response = exchange(request, lambda data: nonce_of(data) == nonce)
             answer = open_answer(public, request, response)
-            self._keep(Queried(public, request, response, rand if self._links else None), answer)
+            queried = Queried(public, request, response, rand if self._links else None)
+            self._links = [*self._links[1 - WINDOW :], (queried, answer)]
+            self._evidence.keep(queried)
+            for found in contradictions([answer for _, answer in self._links]):
+                between = frozenset((self._links[found.earlier][0].public, public))
+                if found.later == len(self._links) - 1 and between not in self._reported:
+                    self._reported.add(between)
+                    first, *rest = [queried for queried, _ in self._links[found.earlier :]]
+                    self._evidence.report([replace(first, rand=None), *rest])
             return answer
-
-    def _keep(self, queried: Queried, answer: RoughtimeAnswer) -> None:
-        self._links = [*self._links[1 - WINDOW :], (queried, answer)]
-        self._evidence.keep(queried)
-        for found in contradictions([answer for _, answer in self._links]):
-            if found.later == len(self._links) - 1:
-                self._report(found)
-
-    def _report(self, found: Contradiction) -> None:
-        chain = [queried for queried, _ in self._links[found.earlier : found.later + 1]]
-        between = frozenset((chain[0].public, chain[-1].public))
-        if between not in self._reported:
-            self._reported.add(between)
-            self._evidence.report([replace(chain[0], rand=None), *chain[1:]])
 
 
 _STATUS: Final = {"proven": 0, "consistent": 1, "unverified": 3}
@@ -266,61 +251,36 @@ def verify_report(data: bytes, where: str, options: Namespace) -> int:
     """Judge a report and say so; return the exit code. Raises Damaged, naming ``where``."""
     chain = decode_report(data, where)
     verdict = judge(chain)
-    present(options, "tenure.time.verify.report", _fields(chain, verdict), *_lines(chain, verdict))
-    if verdict.word == "consistent":
-        note("tenure: everything in it verifies, and all of it can be true: it accuses nobody")
-    elif verdict.reason:
-        note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
-    return _STATUS[verdict.word]
-
-
-def _base64(public: bytes) -> str:
-    return base64.b64encode(public).decode()
-
-
-def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
-    return {
+    named = [(base64.b64encode(public).decode(), count) for public, count in accused(chain, verdict)]
+    lines = [] if verdict.answers else [f"{len(chain)} responses; nothing is proven"]
+    responses: list[dict[str, object]] = []
+    contradicted = []
+    for each, answer in zip(chain, verdict.answers, strict=False):
+        public, shown = base64.b64encode(each.public).decode(), rfc3339(answer.midpoint_s * SECOND)
+        lines.append(f"{len(responses):3}  {public}  {shown} ± {answer.radius_s} s")
+        fields = {"public_key": public, "fingerprint": fingerprint(each.public), "roughtime_version": answer.version}
+        fields |= instant_fields("earliest", max(0, answer.interval.earliest))
+        responses.append(fields | instant_fields("latest", answer.interval.latest))
+    for at, after, apart in ((pair.earlier, pair.later, pair.apart_s) for pair in verdict.contradictions):
+        lines.append(f"response {after} came after response {at} and lies wholly before it, by {apart} s")
+        contradicted.append({"earlier": at, "later": after, "apart_ns": apart * SECOND})
+    if named:
+        public, count = named[0]
+        lines.append(f"proven: at least one of {len(named)} servers was wrong")
+        lines.append(f"named in most of the contradictions ({count}): {public}")
+    elif verdict.word == "consistent":
+        lines.append("consistent")
+    report = {
         "verdict": verdict.word,
-        "responses": [_answer_fields(each, answer) for each, answer in zip(chain, verdict.answers, strict=False)],
-        "contradictions": [
-            {"earlier": pair.earlier, "later": pair.later, "apart_ns": pair.apart_s * SECOND}
-            for pair in verdict.contradictions
-        ],
-        "accused": [
-            {"public_key": _base64(public), "contradictions": count} for public, count in accused(chain, verdict)
-        ],
+        "responses": responses,
+        "contradictions": contradicted,
+        "accused": [{"public_key": public, "contradictions": count} for public, count in named],
         "position": verdict.position,
         "reason": verdict.reason,
     }
-
-
-def _answer_fields(each: Queried, answer: RoughtimeAnswer) -> dict[str, object]:
-    return {
-        "public_key": _base64(each.public),
-        "fingerprint": fingerprint(each.public),
-        "roughtime_version": answer.version,
-        **instant_fields("earliest", max(0, answer.interval.earliest)),
-        **instant_fields("latest", answer.interval.latest),
-    }
-
-
-def _lines(chain: tuple[Queried, ...], verdict: Verdict) -> list[str]:
+    present(options, "tenure.time.verify.report", report, *lines)
     if verdict.reason:
-        return [f"{len(chain)} responses; nothing is proven"]
-    lines = [
-        f"{position:3}  {_base64(each.public)}  {rfc3339(answer.midpoint_s * SECOND)} ± {answer.radius_s} s"
-        for position, (each, answer) in enumerate(zip(chain, verdict.answers, strict=True))
-    ]
-    if not verdict.contradictions:
-        return [*lines, "consistent"]
-    named = accused(chain, verdict)
-    public, count = named[0]
-    return [
-        *lines,
-        *(
-            f"response {pair.later} came after response {pair.earlier} and lies wholly before it, by {pair.apart_s} s"
-            for pair in verdict.contradictions
-        ),
-        f"proven: at least one of {len(named)} servers was wrong",
-        f"named in most of the contradictions ({count}): {_base64(public)}",
-    ]
+        note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
+    elif not named:
+        note("tenure: everything in it verifies, and all of it can be true: it accuses nobody")
+    return _STATUS[verdict.word]

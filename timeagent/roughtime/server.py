@@ -66,7 +66,8 @@ class Delegations:
 
     def at(self, now: TimeInterval) -> OnlineKey | None:
         """Return the key to sign with now, or None: every client would refuse an answer outside its delegation."""
-        usable = [each for each in self._made if _usable(each, now)]
+        earliest, latest = now.earliest - MARGIN_NS, now.latest + MARGIN_NS
+        usable = [each for each in self._made if each.from_s * SECOND <= earliest and latest <= each.until_s * SECOND]
         best = max(usable, key=lambda each: each.until_s, default=None)
         if self._long_term is None or (best and best.until_s * SECOND - now.latest > OWN_LIFE_NS // 2):
             return best
@@ -79,21 +80,6 @@ class Delegations:
         self._made = [each for each in self._made if each.until_s * SECOND > now.earliest]
         self._made.append(own)
         return own
-
-    def end_ns(self, now: TimeInterval) -> Instant | None:
-        """Return until when there is a key without a gap, as far as is known; None where there is none now."""
-        if self._long_term is not None:
-            return now.latest + OWN_LIFE_NS
-        end: Instant | None = None
-        for each in sorted(self._made, key=lambda each: each.from_s):
-            reached = now.latest if end is None else end
-            if each.from_s * SECOND + MARGIN_NS <= reached < each.until_s * SECOND - MARGIN_NS:
-                end = each.until_s * SECOND - MARGIN_NS
-        return end
-
-
-def _usable(each: OnlineKey, now: TimeInterval) -> bool:
-    return each.from_s * SECOND + MARGIN_NS <= now.earliest and now.latest <= each.until_s * SECOND - MARGIN_NS
 
 
 def make_ahead(long_term: Signer, now: Instant, *, span_ns: Span, each_ns: Span) -> Iterator[OnlineKey]:
@@ -112,7 +98,7 @@ def save_delegation(directory: Path, online: OnlineKey) -> Path:
         valid_from=rfc3339(online.from_s * SECOND),
         valid_until=rfc3339(online.until_s * SECOND),
         long_term=public_line(online.long_term, "roughtime"),
-        certificates=list(online.certificates.values()),
+        certificates=online.encoded(),
         private_key=online.signer.to_pem().decode("ascii"),
     )
     save_private_text(path, msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n")
@@ -183,28 +169,24 @@ class RoughServer:
 
     def answers(self, requests: Sequence[bytes]) -> list[bytes | None]:
         """Return an answer to each request, or None for what is not answered."""
+        said, silent = self._said()
+        if silent != self._silent:  # not once a datagram
+            _log.warning("roughtime-silent reason=%s", silent) if silent else _log.info("roughtime-speaks")
+            self._silent = silent
+        return [None] * len(requests) if said is None else answer_batch(said[0], requests, *said[1])
+
+    def _said(self) -> tuple[tuple[OnlineKey, tuple[int, int]] | None, str]:
+        """Return what to sign with, midpoint and radius; or why nothing is said."""
         try:
             now = self._now()
         except BadTime as problem:
-            return self._say_nothing(requests, problem.code)
-        online = self._delegations.at(now)
+            return None, problem.code
+        online, (midpoint_s, radius_s) = self._delegations.at(now), whole_seconds(now)
         if online is None:
-            return self._say_nothing(requests, "no-delegation")
-        midpoint_s, radius_s = whole_seconds(now)
+            return None, "no-delegation"
         if midpoint_s < 0 or radius_s > RADIUS_S_MAX:
-            return self._say_nothing(requests, "radius-too-wide")
-        self._note("")
-        return answer_batch(online, requests, midpoint_s, radius_s)
-
-    def _say_nothing(self, requests: Sequence[bytes], reason: str) -> list[bytes | None]:
-        self._note(reason)
-        return [None] * len(requests)
-
-    def _note(self, silent: str) -> None:
-        """Log when the server falls silent, and when it speaks again: not once a datagram."""
-        if silent != self._silent:
-            _log.warning("roughtime-silent reason=%s", silent) if silent else _log.info("roughtime-speaks")
-        self._silent = silent
+            return None, "radius-too-wide"
+        return (online, (midpoint_s, radius_s)), ""
 
 
 def rough_door(bound: socket.socket, server: RoughServer) -> DatagramDoor:

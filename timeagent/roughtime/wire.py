@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from roughly import server as library
 from roughly import tags
-from roughly.client import VerifiableResponse
+from roughly.client import VerifiableResponse, build_request, offered_versions
 from roughly.errors import RoughtimeError, VerificationError
-from roughly.models import Certificate, Delegation, Message, Packet, Tag
-from roughly.shared import ProtocolProfile, find_by_tag, get_by_tag, unpack_uint32_list
+from roughly.models import Certificate, Delegation, Message, Packet
+from roughly.shared import ProtocolProfile, get_by_tag
 
 from ..errors import Damaged
 from ..keys import Signer, Verifier
@@ -40,6 +40,8 @@ PACKET_BYTES_MAX: Final = 4096
 _MAGIC: Final = b"ROUGHTIM"
 _PATH_MAX: Final = 32
 _NODE_BYTES: Final = 32
+_UNREADABLE: Final = (RoughtimeError, ValueError, struct.error)
+"""What the library raises for bytes that are no packet."""
 
 logging.getLogger("roughly").setLevel(logging.CRITICAL + 1)
 
@@ -59,37 +61,25 @@ class RoughtimeAnswer:
         return TimeInterval((self.midpoint_s - self.radius_s) * SECOND, (self.midpoint_s + self.radius_s) * SECOND)
 
 
-def hashed(*parts: bytes) -> bytes:
-    """Return the first 32 bytes of SHA-512: Roughtime's hash."""
-    return hashlib.sha512(b"".join(parts)).digest()[:NONCE_BYTES]
-
-
 def chained_nonce(answer: bytes, rand: bytes) -> bytes:
     """Return the nonce of the request that follows an answer (RFC 10049, section 8): whoever has it saw the answer."""
-    return hashed(answer, rand)
+    return hashlib.sha512(answer + rand).digest()[:NONCE_BYTES]
 
 
 def make_request(public: bytes, nonce: bytes, versions: Sequence[int] = VERSIONS) -> bytes:
     """Return a request packet for the server with this long-term key."""
     assert len(nonce) == NONCE_BYTES
-    listed = b"".join(struct.pack("<I", version) for version in sorted(versions))
-    parts = [
-        Tag(tag=tags.VER, value=listed),
-        Tag(tag=tags.SRV, value=hashed(b"\xff", public)),
-        Tag(tag=tags.NONC, value=nonce),
-        Tag(tag=tags.TYPE, value=struct.pack("<I", tags.TYPE_REQUEST)),
-        Tag(tag=tags.ZZZZ, value=b""),
-    ]
-    message = Message(tags=sorted(parts, key=lambda part: part.tag))
-    message.tags[-1].value = bytes(REQUEST_BYTES - Packet.header_size - message.size())
-    return Packet(message=message).dump()
+    packet = build_request(sorted(versions), public, nonce)
+    padding = packet.message.tags[-1]  # the library pads to 1024 bytes with the header, the RFC without it
+    padding.value += bytes(REQUEST_BYTES - Packet.header_size - packet.message.size())
+    return packet.dump()
 
 
 def nonce_of(packet: bytes) -> bytes | None:
     """Return the nonce of a request or an answer, or None where there is none to be read."""
     try:
         return bytes(get_by_tag(Packet.from_bytes(packet).message.tags, tags.NONC).value)
-    except (RoughtimeError, ValueError, struct.error):
+    except _UNREADABLE:
         return None
 
 
@@ -106,7 +96,7 @@ def open_answer(public: bytes, request: bytes, answer: bytes) -> RoughtimeAnswer
     except VerificationError as problem:
         codes = {"key-age": "roughtime-delegation", "radius": "roughtime-malformed", "versions": "roughtime-malformed"}
         raise Damaged(codes.get(problem.reason, "roughtime-signature"), f"{problem}") from None
-    except (RoughtimeError, ValueError, struct.error, OverflowError) as problem:
+    except (*_UNREADABLE, OverflowError) as problem:
         raise Damaged("roughtime-malformed", f"the answer is no Roughtime answer to this request: {problem}") from None
     said, delegated = response.signed_response, response.certificate.delegation
     return RoughtimeAnswer(response.version, said.midpoint, said.radius, delegated.max_time)
@@ -140,12 +130,14 @@ class OnlineKey:
     from_s: int
     until_s: int
     """Both inclusive."""
-    certificates: Mapping[bytes, bytes]
-    """By context, encoded: each version has the same certificate signed in the context of its own."""
+    certificates: Mapping[bytes, Certificate]
+    """By context: each version has the same certificate signed in the context of its own."""
+
+    def encoded(self) -> list[bytes]:
+        return [each.to_bytes() for each in self.certificates.values()]
 
 
-def _contexts() -> tuple[bytes, ...]:
-    return tuple({ProtocolProfile.from_version(version).delegation_context for version in VERSIONS})
+_CONTEXTS: Final = tuple({ProtocolProfile.from_version(version).delegation_context for version in VERSIONS})
 
 
 def delegate(long_term: Signer, signer: Signer, from_s: int, until_s: int) -> OnlineKey:
@@ -153,60 +145,31 @@ def delegate(long_term: Signer, signer: Signer, from_s: int, until_s: int) -> On
     assert from_s <= until_s
     said = Delegation(public_key=signer.public, min_time=from_s, max_time=until_s)
     raw = said.to_bytes()
-    signed = {
-        context: Certificate(delegation=said, signature=long_term.sign_exactly(context + raw)).to_bytes()
-        for context in _contexts()
-    }
+    signed = {context: Certificate(said, long_term.sign_exactly(context + raw)) for context in _CONTEXTS}
     return OnlineKey(long_term.public, signer, from_s, until_s, signed)
 
 
 def open_online_key(long_term: bytes, signer: Signer, certificates: Sequence[bytes]) -> OnlineKey:
     """Read the certificates of an online key. Raises Damaged unless they are good, one for each version."""
     try:
-        read = [_open_certificate(long_term, raw) for raw in certificates]
-    except (RoughtimeError, ValueError, struct.error) as problem:
+        verifier, by_context = Verifier(long_term), {}
+        for raw in certificates:
+            read = Certificate.from_bytes(raw, profile=ProtocolProfile.from_version(RFC_VERSION))
+            body = get_by_tag(Message.from_bytes(raw).tags, tags.DELE).value
+            context = next((each for each in _CONTEXTS if verifier.verifies_exactly(each + body, read.signature)), None)
+            if context is None:
+                raise ValueError("a certificate is not signed by the long-term key")
+            by_context[context] = read
+    except _UNREADABLE as problem:
         raise Damaged("bad-delegation", f"{problem}") from None
-    if len({(said.public_key, said.min_time, said.max_time) for _, said in read}) != 1:
+    if set(by_context) != set(_CONTEXTS):
+        raise Damaged("bad-delegation", "certificates for some versions are missing")
+    said = by_context[_CONTEXTS[0]].delegation
+    if any(each.delegation != said for each in by_context.values()):
         raise Damaged("bad-delegation", "the certificates are about several keys, or several times")
-    said = read[0][1]
     if said.public_key != signer.public:
         raise Damaged("bad-delegation", "the certificates are about another key")
-    by_context = {context: raw for (context, _), raw in zip(read, certificates, strict=True)}
-    if set(by_context) != set(_contexts()):
-        raise Damaged("bad-delegation", "certificates for some versions are missing")
     return OnlineKey(long_term, signer, said.min_time, said.max_time, by_context)
-
-
-def _open_certificate(long_term: bytes, raw: bytes) -> tuple[bytes, Delegation]:
-    """Return the context that a certificate is signed in, and what it says."""
-    read = Certificate.from_bytes(raw, profile=ProtocolProfile.from_version(RFC_VERSION))
-    body = get_by_tag(Message.from_bytes(raw).tags, tags.DELE).value
-    verifier = Verifier(long_term)
-    for context in _contexts():
-        if verifier.verifies_exactly(context + body, read.signature):
-            return context, read.delegation
-    raise ValueError("a certificate is not signed by the long-term key")
-
-
-def _answering(online: OnlineKey, midpoint_s: int, radius_s: int) -> Any:  # noqa: ANN401 - a server of the library
-    """Return what the library calls a server: the keys, the versions, and what time it is."""
-    profile = ProtocolProfile.from_version(RFC_VERSION)
-    certificates = {
-        context: Certificate.from_bytes(raw, profile=profile) for context, raw in online.certificates.items()
-    }
-    public = SimpleNamespace(public_bytes_raw=lambda: online.long_term)
-    return SimpleNamespace(
-        long_term_key=SimpleNamespace(public_key=lambda: public),
-        delegated_key=SimpleNamespace(sign=online.signer.sign_exactly),
-        certificates=library.CertificateStore(
-            certs=certificates, google_cert=next(iter(certificates.values())), expiry=online.until_s
-        ),
-        versions=VERSIONS,
-        get_time=lambda: midpoint_s,
-        radius=radius_s,
-        grease=False,
-        grease_probability=0.0,
-    )
 
 
 def answer_batch(online: OnlineKey, requests: Sequence[bytes], midpoint_s: int, radius_s: int) -> list[bytes | None]:
@@ -214,18 +177,27 @@ def answer_batch(online: OnlineKey, requests: Sequence[bytes], midpoint_s: int, 
 
     Never raises for what a stranger sends, and no answer is longer than its request.
     """
-    answering = _answering(online, midpoint_s, radius_s)
+    public = SimpleNamespace(public_bytes_raw=lambda: online.long_term)
+    unframed = online.certificates[_CONTEXTS[0]]  # never shown: those who want it are not answered
+    # What the library calls a server: the keys, the versions, and what time it is.
+    server: Any = SimpleNamespace(
+        long_term_key=SimpleNamespace(public_key=lambda: public),
+        delegated_key=SimpleNamespace(sign=online.signer.sign_exactly),
+        certificates=library.CertificateStore(dict(online.certificates), unframed, online.until_s),
+        versions=VERSIONS,
+        get_time=lambda: midpoint_s,
+        radius=radius_s,
+        grease=False,
+        grease_probability=0.0,
+    )
     asked = [index for index, request in enumerate(requests) if _is_question(request)]
-    answers: list[bytes | None] = [None] * len(requests)
     try:
-        made = library.handle_batch(answering, [requests[index] for index in asked])
+        made = library.handle_batch(server, [requests[index] for index in asked])
     except Exception:  # noqa: BLE001 - whatever is in one datagram must not cost the others their answers
         alone = asked if len(asked) > 1 else []
         made = [answer_batch(online, [requests[index]], midpoint_s, radius_s)[0] for index in alone] or [None]
-    for index, answer in zip(asked, made, strict=True):
-        if answer is not None and len(answer) <= len(requests[index]):
-            answers[index] = answer
-    return answers
+    answers = dict(zip(asked, made, strict=True))
+    return [answers.get(index) for index in range(len(requests))]
 
 
 def _is_question(request: bytes) -> bool:
@@ -236,9 +208,7 @@ def _is_question(request: bytes) -> bool:
     if not (request.startswith(_MAGIC) and len(request) <= PACKET_BYTES_MAX):
         return False
     try:
-        parts = Packet.from_bytes(request).message.tags
-        listed = find_by_tag(parts, tags.VER)
-        offered = unpack_uint32_list(listed.value, what="VER") if listed else ()
-    except (RoughtimeError, ValueError, struct.error):
+        offered = offered_versions(Packet.from_bytes(request))
+    except _UNREADABLE:
         return False
     return 0 < len(offered) <= _PATH_MAX and any(version in VERSIONS for version in offered)

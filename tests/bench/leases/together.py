@@ -10,7 +10,7 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from appliance.lease.session_client import SessionClient, Stands
+from appliance.lease.client import LeaseClient, Stands
 from tests.support.cluster import HandTransport
 from tests.support.sessions import drop, session_of, under
 from tests.support.shards import HOLDER, TERM, World, one
@@ -33,7 +33,7 @@ def together(directory: Path, many: int) -> dict[str, float]:
         trips: list[int] = []
         transport = HandTransport()
         transport.shard, transport.before = shard, lambda requests: trips.append(len(requests))
-        client = SessionClient(transport, world.time, world.policy, HOLDER, world.chance)
+        client = LeaseClient(transport, world.time, world.policy, HOLDER, world.chance)
         found: dict[str, float] = {}
         leases = 0
         for count in (FEW, many):

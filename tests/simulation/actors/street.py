@@ -214,9 +214,9 @@ class Street:
         held: set[int] = set()
         for node, door in sorted(self.doors.items()):
             for shard, hosted in door.host._hosted.items():
-                if hosted[0].ended() is None and shard in runs:
+                if hosted.ended() is None and shard in runs:
                     runs[shard].append(node)
-                    held |= {shard} if hosted[0].leases else set()
+                    held |= {shard} if hosted.store.leases else set()
         asked = [(now - when, shard) for when, _, shard in world.history.visits]
         missed = frozenset(
             shard for shard in runs if {since // SECOND for since, each in asked if each == shard} >= {0, MISSED_S}

@@ -346,10 +346,10 @@ class NodeHost(ShardHost):
         told: dict[bytes, int] = {}
         for each in hosted:
             incarnation = each.identity.incarnation
-            told[incarnation] = 0 if each._shard.is_of_no_map else each._store.leases
+            told[incarnation] = 0 if each.shard.is_of_no_map else each.store.leases
             history.stopping.add(incarnation)
-            store: Any = each._store
-            shard: Any = each._shard
+            store: Any = each.store
+            shard: Any = each.shard
             leave = store.leave
 
             def left(said: bytes, shard: Shard = shard, store: Any = store, leave: Any = leave) -> bool:  # noqa: ANN401
@@ -371,7 +371,7 @@ class NodeHost(ShardHost):
         super().close()
         history.told += told.items()  # who died meanwhile, or saw the end of the run, has not stopped in order
         for each in hosted:
-            ended = isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None
+            ended = isinstance(each.shard._stopped, StoppedOrderly) or each.shard._chain.deposed is None
             if ended and not each._lost():  # whose log is lost could not say the end in its ledger
                 history.stopping.discard(each.identity.incarnation)
 
@@ -381,7 +381,7 @@ class NodeHost(ShardHost):
             stopping.add(hosted.identity.incarnation)  # it stays there where this process dies, or the run ends
         self._told(shard, "left")
         super().leave(shard)
-        if hosted is not None and isinstance(hosted._shard._stopped, StoppedOrderly) and not hosted._lost():
+        if hosted is not None and isinstance(hosted.shard._stopped, StoppedOrderly) and not hosted._lost():
             stopping.discard(hosted.identity.incarnation)
 
     def drop(self, shard: int) -> None:

@@ -12,10 +12,18 @@ from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import SignedWitness
-from appliance.lease.ceiling import Beginning, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity, StoppedOrderly
+from appliance.lease.ceiling import (
+    Beginning,
+    CeilingChain,
+    Deposed,
+    Extended,
+    InDoubt,
+    ShardIdentity,
+    StoppedOrderly,
+    Succession,
+)
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.succession import Succession
 from appliance.lease.wire import Acquire, Age, Granted, Relinquish
 from appliance.node.records import StoredChain
 from tests.simulation.exhaustive.chain_promises import CHAIN, ChainPromises

@@ -18,7 +18,7 @@ from appliance.bag.horizon import Horizon
 from appliance.bag.reader import Reader
 from appliance.bag.writing import Committed, FrameFile, MaildirWriter, Outcome
 from appliance.formats.paths import PRELOCK
-from appliance.lease import ceiling, succession, whole_shard
+from appliance.lease import ceiling, whole_shard
 from appliance.lease import shard as shards
 from tests.faults import test_bag_mutants as wrong
 from tests.simulation.exhaustive import bag_promises as bags
@@ -208,10 +208,6 @@ def _in_shard(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch
     return lambda patch: plant(patch, shards, function, old, new)
 
 
-def _in_succession(function: str, old: str, new: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: plant(patch, succession, function, old, new)
-
-
 def _in(*breaks: Break) -> Callable[[pytest.MonkeyPatch], None]:
     def planted(patch: pytest.MonkeyPatch) -> None:
         planter = Planter(patch)
@@ -343,7 +339,7 @@ MUTANTS: dict[str, Mutant] = {
     "ceiling may fall": Mutant(
         _in_chain(
             "CeilingChain._next_record",
-            "max(before.ceiling_ns, before.floor_ns, before.settle_to_ns, floor_ns, settle_to_ns)",
+            "max(before_ns, floor_ns, settle_to_ns)",
             "0",
         ),
         _CHAIN,
@@ -352,47 +348,48 @@ MUTANTS: dict[str, Mutant] = {
     "ceiling used before it is linked": Mutant(
         _in_chain(
             "CeilingChain._next_record",
-            "return record, sign(Kind.CEILING, record, signer)",
-            "self.ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
+            "return _signed(self._identity, number + 1, kind, ceiling, begins, self._time, self._signer)",
+            "self.ceiling_ns = ceiling\n"
+            "    return _signed(self._identity, number + 1, kind, ceiling, begins, self._time, self._signer)",
         ),
         ChainCast((contender("a"), contender("b")), faults=2),
         chains.OWN_RECORD,
     ),
     "successor takes a running record's floor": Mutant(
         _in_chain(
-            "CeilingChain._before",
-            "return _Before(number, record.ceiling_ns, record.ceiling_ns, record.ceiling_ns)",
-            "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+            "_after",
+            "record.kind is CeilingKind.RUNNING",
+            "False",
         ),
         _CHAIN,
         chains.ONE_OWNER,
     ),
     "linked after a terminal record": Mutant(
         _in_chain(
-            "CeilingChain._before",
-            "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
-            "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
+            "CeilingChain._begins",
+            "record.kind is CeilingKind.TERMINAL",
+            "False",
         ),
         ChainCast((contender("a"), terminator())),
         chains.TERMINAL_LAST,
     ),
     "terminal record with the floor of the run": Mutant(
-        _in_succession("_after", "record.kind is CeilingKind.RUNNING", "record is None"), _ANEW, chains.ONE_OWNER
+        _in_chain("_after", "record.kind is CeilingKind.RUNNING", "record is None"), _ANEW, chains.ONE_OWNER
     ),
     "terminal record not looked at": Mutant(
-        _in_succession(
+        _in_chain(
             "Succession._ended",
-            "seen = self._link(port, chain, shard, number + 1, newest, begins)",
-            "return begins if self._link(port, chain, shard, number + 1, newest, begins) else InDoubt('taken')",
+            "seen = number + 1 if port.link(number + 1, last.data) else 0",
+            "return begins if port.link(number + 1, last.data) else InDoubt('taken')",
         ),
         ChainCast((contender("a", extends=2), terminator()), records_kept=1),
         chains.ALL_ENDED,
     ),
     "terminal record believed at first sight": Mutant(
-        _in_succession("Succession._ended", "seen == number", "number"), _PRUNED_ANEW, chains.ALL_ENDED
+        _in_chain("Succession._ended", "seen == number", "number"), _PRUNED_ANEW, chains.ALL_ENDED
     ),
     "chain of a new map begun before the old ones have ended": Mutant(
-        _in_succession(
+        _in_chain(
             "Succession.beginning",
             "next((each for each in ended if isinstance(each, InDoubt)), None)",
             "None if not ended or any((isinstance(each, Beginning) for each in ended)) else ended[0]",
@@ -405,19 +402,19 @@ MUTANTS: dict[str, Mutant] = {
         chains.ALL_ENDED,
     ),
     "one old chain forgotten": Mutant(
-        _in_succession("Succession.beginning", "self.predecessors(chain)", "self.predecessors(chain)[:1]"),
+        _in_chain("Succession.beginning", "self.predecessors(chain)", "self.predecessors(chain)[:1]"),
         _TWO_TO_ONE,
         chains.ALL_ENDED,
     ),
     "lowest floor of the old chains": Mutant(
-        _in_succession(
+        _in_chain(
             "Succession.beginning", "max(each.floor_ns for each in numbers)", "min(each.floor_ns for each in numbers)"
         ),
         _TWO_TO_ONE,
         chains.ONE_OWNER,
     ),
     "chain of a new map begun with nothing": Mutant(
-        _in_chain("CeilingChain._empty", "begins = self._origin()", "begins = Beginning(0, 0)"), _ANEW, chains.ALL_ENDED
+        _in_chain("CeilingChain._begins", "self._origin()", "NOTHING_BEFORE"), _ANEW, chains.ALL_ENDED
     ),
     "orderly record without fences": Mutant(
         _in_shard(

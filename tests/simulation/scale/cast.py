@@ -26,10 +26,9 @@ from appliance.daemon.pace import Pace
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import LOGS, DataName, Grid, chain_path
 from appliance.formats.witness import SessionWitness, SignedWitness
-from appliance.lease import server
-from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.lease import sockets
+from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity, newest_record
 from appliance.lease.shard import Shard
-from appliance.lease.succession import newest_record
 from appliance.lease.wire import Acquire, Age, BeginSession, Granted, RenewSession, SessionGranted
 from appliance.lease.witness_ledger import GATHER_S
 from appliance.node import record_watch
@@ -168,7 +167,7 @@ class Running:
             signer=signer, ledger=self._spool, randomness=self._chance,
         )  # fmt: skip
         assert isinstance(self._shard.start(), Extended)
-        node.every(server.TICK_NS, self._shard.housekeeping)
+        node.every(sockets.TICK_NS, self._shard.housekeeping)
         node.every(failover.CHECK_NS, lambda: newest_record(self._stored))
         self._renewal = b""
         """What a renewal handed to the ledger, for those that only look like one."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.bag import metronome
 from appliance.daemon import failover, pace
-from appliance.lease import server
+from appliance.lease import sockets
 from appliance.lease.ceiling import PRUNED_PER_LINK, RECORDS_KEPT
 from appliance.lease.witness_ledger import GATHER_S
 from timeagent.units import DAY, MS, SECOND
@@ -51,7 +51,7 @@ def appends_s(turns_s: float) -> float:
 
 def extensions_s(policy: Policy) -> float:
     """Return how often a shard with leases out links a record: at the first tick after a period."""
-    return SECOND / (policy.ceiling_period_ns + server.TICK_NS / 2)
+    return SECOND / (policy.ceiling_period_ns + sockets.TICK_NS / 2)
 
 
 def turns_s(load: Load, policy: Policy) -> float:
@@ -105,7 +105,7 @@ def recovery_ns(policy: Policy, radius_ns: Span = 0, dead_before: int = 1) -> tu
     """Return after how long a dead node's shard begins at its heir, where somebody asks for it: soonest and latest."""
     ahead = policy.lease_term_max_ns + policy.ceiling_ahead_ns
     probes = dead_before * policy.attempt_timeout_ns
-    soonest = ahead - policy.ceiling_period_ns - 2 * server.TICK_NS + probes
+    soonest = ahead - policy.ceiling_period_ns - 2 * sockets.TICK_NS + probes
     return soonest, ahead + 4 * radius_ns + 2 * failover.BEAT_NS + probes
 
 

@@ -46,15 +46,8 @@ class ClockReading(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, node: str, token: SignedTime) -> ClockReading:
         """Take the bounds of a signed time."""
-        return cls(
-            node,
-            token.midpoint_ns,
-            token.radius_ns,
-            token.status,
-            token.clock_epoch,
-            token.sequence,
-            bool(token.flags & TimeFlags.ASSUMED),
-        )
+        bounds, assumed = (token.midpoint_ns, token.radius_ns), bool(token.flags & TimeFlags.ASSUMED)
+        return cls(node, *bounds, token.status, token.clock_epoch, token.sequence, assumed)
 
     @property
     def state(self) -> str:

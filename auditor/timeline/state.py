@@ -16,7 +16,7 @@ import msgspec
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
-from auditor.columns.index import Database
+from auditor.columns.audit_file import Database
 from auditor.columns.layout import ShardName
 from auditor.columns.parts import Value
 from auditor.evidence.finding import Finding
@@ -47,14 +47,8 @@ class LeasePhase(StrEnum):
     """A later run of its shard began, which knows of no lease: its domain waits for the ceiling to be settled."""
 
 
-_ENDED = {
-    LeaseOutcome.RELINQUISHED: LeasePhase.RELINQUISHED,
-    LeaseOutcome.EXPIRED: LeasePhase.BROKEN,
-    LeaseOutcome.REVOKED: LeasePhase.REVOKED,
-    LeaseOutcome.WITHDRAWN: LeasePhase.WITHDRAWN,
-    LeaseOutcome.DROPPED: LeasePhase.DROPPED,
-    LeaseOutcome.ABANDONED: LeasePhase.ABANDONED,
-    LeaseOutcome.UNKNOWN: LeasePhase.UNKNOWN,
+_ENDED: Final = {
+    each: LeasePhase.BROKEN if each is LeaseOutcome.EXPIRED else LeasePhase(each.value) for each in LeaseOutcome
 }
 
 

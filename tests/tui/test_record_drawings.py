@@ -305,7 +305,7 @@ def test_bags_and_findings_are_steps_too(overlap: Archive, eventful: Archive) ->
     timeline = eventful.timeline
     bag = stepped(timeline, ReplayPlace(0, timeline.start_ns), Step.BAG, back=False)
     assert bag is not None
-    assert bag.instant_ns == timeline.next_closing(timeline.start_ns)
+    assert bag.instant_ns == timeline.closing(timeline.start_ns, back=False)
     bad = overlap.timeline
     found = stepped(bad, at_instant(bad, bad.start_ns), Step.FINDING, back=False)
     assert found is not None

@@ -164,12 +164,10 @@ def stepped(
         case Step.EVENT:
             return _event(timeline, place, back=back, follow=follow)
         case Step.BAG:
-            go = timeline.previous_closing if back else timeline.next_closing
-            found = go(place.instant_ns)
+            found = timeline.closing(place.instant_ns, back=back)
             return None if found is None else at_instant(timeline, found)
         case Step.FINDING:
-            look = timeline.previous_finding if back else timeline.next_finding
-            known = look(place.instant_ns)
+            known = timeline.finding(place.instant_ns, back=back)
             return None if known is None else at_instant(timeline, known[0])
 
 

@@ -36,7 +36,8 @@ from .formats.lease import Mode
 from .lease.wire import Denied
 from .recipes.exclusion import PATIENCE_S, Hold, Tool
 from .recipes.mount_election import MountElection, MountLeadership
-from .session.held import Lease, Listener, Loss, Recall
+from .session.endings import Recall
+from .session.held import Lease, Listener, Loss
 from .session.session import Session
 
 WAITS_MAX: Final = 64

@@ -362,7 +362,7 @@ class _AuditRun:
             bags=counts.bags,
             witnesses=witnesses,
             provisional=counts.provisional,
-            ledger_gaps=sum(run.gaps for run in known.values()) + len(torn - known.keys() | cut_off),
+            ledger_gaps=sum(len(run.gaps) for run in known.values()) + len(torn - known.keys() | cut_off),
         )
         root = records.root.public if records.root else None
         return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
@@ -434,12 +434,12 @@ def judge_buckets(
 
     def judged(number: int) -> bytes:
         entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
-        clean = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
+        suspect, witnesses = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
         del entries, uses
-        seen = BucketSeen(witnesses=clean.witnesses)
+        seen = BucketSeen(witnesses=witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
-        suspect = set(clean.suspects) - {""}
-        for rows in index.rows_of(number, suspect) if suspect else ():
+        asked = set(suspect) - {""}
+        for rows in index.rows_of(number, asked) if asked else ():
             history = domain_history(rows, cluster, sessions)
             seen.witnesses += sum(len(lease.told) for lease in history.leases)
             if narrowing.judges(rows.domain):

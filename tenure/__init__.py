@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from appliance.recipes.mount_election import MountElection, MountLeadership
     from appliance.recipes.path_lock import PathLock
     from appliance.session.asking import Leases
-    from appliance.session.held import Lease, Recall
+    from appliance.session.endings import Recall
+    from appliance.session.held import Lease
     from appliance.session.session import Session
     from appliance.views import Fold
     from timeagent.errors import (
@@ -55,7 +56,8 @@ _HOMES: Final = {
         "appliance.recipes.mount_election": "MountElection MountLeadership",
         "appliance.recipes.path_lock": "PathLock",
         "appliance.session.asking": "Leases",
-        "appliance.session.held": "Lease Recall",
+        "appliance.session.endings": "Recall",
+        "appliance.session.held": "Lease",
         "appliance.session.session": "Session",
         "appliance.views": "Fold",
         "timeagent.errors": "BadConfiguration BadRequest BadTime Damaged Environment LeaseLost NotTrusted "

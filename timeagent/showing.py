@@ -98,7 +98,11 @@ class Known:
 
 def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     """Ask the agent whose page is in ``directory``. Raises BadTime if none answers there; its silence is no error."""
-    report = _read(NonceClient(directory).report())
+    try:
+        report = msgspec.json.decode(NonceClient(directory).report(), type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        what = "the time agent's report cannot be read"
+        raise BadTime("door-garbled", what, hint="run both from one version") from None
     now, problem = _anything(clock), None
     try:
         now = AgentTime(directory, clock, radius_ns_max=UNBOUNDED_RADIUS_NS, key_id=b"", is_own=lambda _: True).now()
@@ -128,15 +132,6 @@ def _view(said: SourceReport, boot_ns: int) -> SourceView:
     interval, assumed = _carried(said.earliest_ahead_ns, said.latest_ahead_ns, boot_ns), said.weight == "assumed"
     status = "unknown" if interval is None else "free-running" if assumed else "synchronized"
     return SourceView(said.source, interval, status, said.role, said.reason, assumed=assumed)
-
-
-def _read(data: bytes) -> Report:
-    try:
-        return msgspec.json.decode(data, type=Report)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise BadTime(
-            "door-garbled", "the time agent's report cannot be read", hint="run both from one version"
-        ) from None
 
 
 def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> Known:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import Cluster
-from timeagent.agent.agent import Agent
-from timeagent.agent.daemon import Daemon, QueuedEvidence
+from timeagent.agent.agent import Agent, Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules, Weight
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.page import PAGE_NAME, PageWriter

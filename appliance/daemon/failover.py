@@ -22,7 +22,6 @@ from timeagent.units import MS, SECOND, Instant, Span
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
 from ..node.hosted_shard import HostedShard, Running, Spawn, in_thread
-from ..node.record_watch import MapWatch
 from ..node.routes import ShardRoutes
 
 _log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class ShardFailover:
         """Run nothing yet. ``nodes``: who answers others somewhere. ``spawn``: begins what goes on beside this."""
         self._routes = routes
         self._host = routes.host
-        self._maps: MapWatch = routes.maps
+        self._maps = routes.maps
         self._node = node
         self._nodes = nodes
         self._time = time

@@ -350,9 +350,8 @@ class HostedShard:
 
     def _leave(self, said: Suspension) -> None:
         number, size = self.ledger.end
-        left = self.spool.drained and self.store.leave(
-            encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
-        )
+        whole = encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
+        left = self.spool.drained and self.store.leave(whole)
         shard, leases = self.identity.number, self.store.leases
         if left:
             _log.info("shard-suspended shard=%d leases=%d", shard, leases)

@@ -68,21 +68,17 @@ class StoredChain:
         names = self._storage.list_afresh(self._path)
         numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - self._junk)
         while numbers and numbers[-1] - 1 != (numbers[-2] if len(numbers) > 1 else 0):
-            if self._is_record(numbers[-1]):
+            number = numbers[-1]
+            data = self.read(number)
+            try:
+                if data is not None:  # one that is gone by now was there when it was listed
+                    self._check(data, self.path_of(number), number)
+            except (Damaged, NotTrusted) as problem:  # a record was linked whole, or never
+                _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+                self._junk.add(numbers.pop())
+            else:
                 break
-            self._junk.add(numbers.pop())
         return numbers
-
-    def _is_record(self, number: int) -> bool:
-        """Whether a file is a record of its number: it was linked whole, or never."""
-        data = self.read(number)
-        try:
-            if data is not None:  # one that is gone by now was there when it was listed
-                self._check(data, self.path_of(number), number)
-        except (Damaged, NotTrusted) as problem:
-            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
-            return False
-        return True
 
     def read(self, number: int) -> bytes | None:
         """Return a record's bytes, or None where there is none. Touches the mount."""
@@ -295,20 +291,16 @@ class StoredLedger:
         """
         if self._size and self._size + len(data) > LEDGER_FILE_BYTES_MAX:
             self._next()
-        begun = self._size > 0
+        begun, path = self._size > 0, ledger_path(*self._run, self._number)
         try:
-            self._append(data)
+            if not begun:
+                self._storage.ensure_directory(path.rpartition("/")[0])
+            self._size = self._storage.append(path, data, self._size)
         except BaseException as problem:
             self._next()
             if not (begun and isinstance(problem, Environment) and problem.code == SIZE_NOT_EXPECTED):
                 raise
             self.append(data)  # an object store appends to nothing that is there
-
-    def _append(self, data: bytes) -> None:
-        path = ledger_path(*self._run, self._number)
-        if not self._size:
-            self._storage.ensure_directory(path.rpartition("/")[0])
-        self._size = self._storage.append(path, data, self._size)
 
     def _next(self) -> None:
         self._number += 1

@@ -187,6 +187,12 @@ def load_settings(directory: Path) -> Settings:
         if not address.startswith(UNIX):
             raise _bad(f"{path}: peers.{node} is {address!r}", "an address begins with unix:")
         peers[check_node(node)] = Path(address.removeprefix(UNIX))
+    endpoints = () if raw.etcd is None else raw.etcd.endpoints
+    wrong = [each for each in endpoints if not _is_endpoint(each)]
+    if wrong or (raw.etcd is not None and not endpoints):
+        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else []!r}"
+        raise _bad(said, 'addresses as "http://10.0.0.1:2379", one at least')
+    socket = raw.http.startswith(UNIX)
     return Settings(
         directory,
         check_node(raw.node),
@@ -194,13 +200,13 @@ def load_settings(directory: Path) -> Settings:
         parse_public_line(raw.root_key, str(path)),
         Path(raw.runtime) if raw.runtime else None,
         peers,
-        _address(path, "listen", raw.listen) if raw.listen else None,
-        _http(path, raw.http) if raw.http else None,
+        _address(path, "listen", raw.listen),
+        Path(raw.http.removeprefix(UNIX)) if socket else _address(path, "http", raw.http),
         raw.group,
         raw.node_writer,
         raw.pack,
         raw.retention_days,
-        None if raw.etcd is None else _checked(path, raw.etcd),
+        raw.etcd,
     )
 
 
@@ -208,19 +214,11 @@ def _bad(what: str, way_out: str) -> BadConfiguration:
     return BadConfiguration("bad-settings", what, hint=way_out)
 
 
-def _address(path: Path, entry: str, text: str) -> Address:
+def _address(path: Path, entry: str, text: str) -> Address | None:
     try:
-        return parse_address(text)
+        return parse_address(text) if text else None
     except BadRequest as problem:
         raise _bad(f"{path}: {entry}: {problem.message}", problem.hint) from None
-
-
-def _checked(path: Path, access: EtcdAccess) -> EtcdAccess:
-    wrong = [each for each in access.endpoints if not _is_endpoint(each)]
-    if wrong or not access.endpoints:
-        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else []!r}"
-        raise _bad(said, 'addresses as "http://10.0.0.1:2379", one at least')
-    return access
 
 
 def _is_endpoint(text: str) -> bool:
@@ -230,10 +228,6 @@ def _is_endpoint(text: str) -> bool:
         return bool(named) and where.port != 0  # a port that is none raises
     except ValueError:
         return False
-
-
-def _http(path: Path, text: str) -> Address | Path:
-    return Path(text.removeprefix(UNIX)) if text.startswith(UNIX) else _address(path, "http", text)
 
 
 def save_settings(settings: Settings) -> None:

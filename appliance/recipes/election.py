@@ -85,12 +85,12 @@ class Election(Tool[Leadership]):
         check_type(str, name=name)
         self._tree = tree_of("election", name)
         self._lead = check_domain(f"{self._tree}/leader")
-        self.candidate = _name(self._standing.holder)
+        self.candidate = _name(self._keeper.holder)
         self._own = self._nomination(self.candidate)
 
     def _taken(self, patience: Patience) -> Leadership:
         session, given_up = self._session, patience.given_up
-        if (held := self._standing.in_use(self._lead)) is not None:
+        if (held := self._keeper.in_use(self._lead)) is not None:
             raise held_here(held, "a session for each candidate")
         while True:
             (lease,) = session.acquire(
@@ -148,14 +148,14 @@ class Election(Tool[Leadership]):
             if first or epoch != seen:
                 yield leader
             seen, first = epoch, False
-            self._standing.time.sleep(pause)
+            self._keeper.time.sleep(pause)
 
     def hand_over(self, leadership: Leadership, to: str, timeout_ns: int) -> bool:
         """Give the lead back so that one candidate has it next; see ``Leadership.resign``."""
         check_type(str, to=to)
         if to == self.candidate:
             raise BadRequest("own-candidate", f"{to!r} leads already", hint="name another candidate, or none")
-        time = self._standing.time
+        time = self._keeper.time
         until = time.boot_ns() + timeout_ns
         leadership.check()
         with self._session.acquire(self._nomination(to), timeout_s=timeout_ns / SECOND, record_only=True):
@@ -172,8 +172,8 @@ class Election(Tool[Leadership]):
         return check_domain(f"{self._tree}/nominee/{candidate}")
 
     def _out(self) -> list[LeaseView]:
-        now = self._standing.time.now()
-        return [each for each in self._standing.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
+        now = self._keeper.time.now()
+        return [each for each in self._keeper.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
 
     def _nominations(self, views: list[LeaseView]) -> list[str]:
         return [each.domain for each in views if each.domain != self._lead and each.mode is Mode.X]

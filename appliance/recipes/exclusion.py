@@ -53,7 +53,7 @@ PATIENCE_S: Final = 30.0
 LOOK_NS: Final = 250 * MS
 """How long the first of those who wait stays in one slot's queue before it looks again.
 
-And for less than an attempt's time-out: older requests wait for its turn, and it is in no circle (``Circle``)."""
+And for less than an attempt's time-out: older requests wait for its turn, and it is in no circle of waiters."""
 
 SIZE_MAX: Final = 10_000
 
@@ -108,7 +108,7 @@ class Hold:
 
     def relinquish(self) -> None:
         """Give it back, unless another use of the session goes on. Idempotent; blocks as ``Session.relinquish``."""
-        with self._session.standing.lock:
+        with self._session.keeper.lock:
             last = not self._over and self.lease.uses == 1
             if not self._over:
                 self.lease.uses -= 1
@@ -129,7 +129,7 @@ class Tool[H: Hold](ABC):
     def __init__(self, session: Session) -> None:
         """Ask nobody yet."""
         self._session = session
-        self._standing = session.standing
+        self._keeper = session.keeper
         self._entered = local()
 
     def acquire(
@@ -144,7 +144,7 @@ class Tool[H: Hold](ABC):
         ``waiting``: called each time that a shard says who is waited for. Raises BadRequest, ShardUnavailable, BadTime:
         then nothing is taken. What this session has already: ``held-here``, or, where that was chosen, once more.
         """
-        return self._taken(Patience(self._standing.time, timeout_s, given_up, waiting))
+        return self._taken(Patience(self._keeper.time, timeout_s, given_up, waiting))
 
     @abstractmethod
     def _taken(self, patience: Patience) -> H: ...
@@ -194,8 +194,8 @@ class Locked(Tool[Hold]):
         )
 
     def _again(self) -> Hold | None:
-        with self._standing.lock:
-            lease = self._standing.in_use(self._domain)
+        with self._keeper.lock:
+            lease = self._keeper.in_use(self._domain)
             if lease is None:
                 return None
             if self._reentrant and covers(lease.mode, self._mode):
@@ -246,8 +246,8 @@ class Semaphore(Tool[Hold]):
         self._slots = [check_domain(f"{self._tree}/{n}/{slot}") for slot in range(n)]
 
     def _taken(self, patience: Patience) -> Hold:
-        session, standing, time = self._session, self._standing, self._standing.time
-        if all(standing.in_use(slot) for slot in self._slots):
+        session, keeper, time = self._session, self._keeper, self._keeper.time
+        if all(keeper.in_use(slot) for slot in self._slots):
             raise BadRequest("held-here", f"this session has all of {self._tree!r}", hint="give one back first")
         misfits: list[str] | None = None
 
@@ -257,7 +257,7 @@ class Semaphore(Tool[Hold]):
                 misfits = []
                 with contextlib.suppress(TryAgain, BadTime):  # who has the turn looks too
                     now = time.now()
-                    views = [each for each in standing.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
+                    views = [each for each in keeper.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
                     misfits += (each.domain for each in views if each.domain not in (*self._slots, self._turn))
             patience.waiting(denied)
 
@@ -282,10 +282,10 @@ class Semaphore(Tool[Hold]):
 
     def _chosen(self, turn: Lease, patience: Patience) -> Hold:
         """Return a slot that was taken within this turn. Raises LeaseLost, TryAgain, BadRequest, BadTime."""
-        session, standing, given_up = self._session, self._standing, patience.given_up
-        look = min(LOOK_NS, standing.policy.attempt_timeout_ns // 2)
+        session, keeper, given_up = self._session, self._keeper, patience.given_up
+        look = min(LOOK_NS, keeper.policy.attempt_timeout_ns // 2)
         while True:
-            slot = self._next(standing.leases_below(self._tree))
+            slot = self._next(keeper.leases_below(self._tree))
             left = patience.left_ns()
             timeout_s = min(look, left) / SECOND
             try:
@@ -322,11 +322,11 @@ class Semaphore(Tool[Hold]):
 
     def _next(self, views: Sequence[LeaseView]) -> str:
         """Return a slot that is free, or the one whose lease expires first. Raises BadRequest, ``semaphore-size``."""
-        now = self._standing.time.now()
+        now = self._keeper.time.now()
         expiries = {each.domain: each.expiry_ns for each in views if each.domain != self._turn}
         for domain, expiry in expiries.items():
             if domain not in self._slots and not (now.surely_past(expiry) and self._is_over(domain)):
                 raise self._misfit(domain)
-        mine = {each.domain for each in views if each.holder == self._standing.holder}
+        mine = {each.domain for each in views if each.holder == self._keeper.holder}
         others = [slot for slot in self._slots if slot not in mine]
         return min(others or self._slots, key=lambda slot: expiries.get(slot, 0))

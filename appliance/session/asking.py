@@ -20,7 +20,8 @@ from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
 from timeagent.units import MS, Instant, Seconds, Span, rfc3339, span_of, span_text
 
-from .held import KEPT, Keeper, Lease, Recall
+from .endings import KEPT, Recall
+from .held import Keeper, Lease
 
 ATTEMPTS_WAITED_FOR: Final = 6
 """How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
@@ -39,6 +40,17 @@ class Leases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a 
 
     def __exit__(self, *problem: object) -> None:
         self.give_back(self)
+
+
+def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
+    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
+    if not isinstance(leases, Iterable):
+        check_type(Iterable, leases=leases)
+    chosen = list(leases)
+    for each in chosen:
+        if not isinstance(each, Lease):
+            check_type(Lease, lease=each)
+    return list(dict.fromkeys(chosen))
 
 
 def spans_of(**seconds: Seconds | None) -> list[Span | None]:

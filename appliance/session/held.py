@@ -2,80 +2,41 @@
 
 A loss is found by whoever looks first: the renewal thread, or a call that uses the lease. It is told after every lock
 is let go, once to each listener, in the thread that found it. ``Recall`` says what is done when another asks for the
-lease; ``SessionLease`` is the lease that keeps others alive with one renewal.
+lease, ``SessionLease`` is the lease that keeps others alive with one renewal.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
 from threading import Lock, RLock
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Protocol
 
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
 from appliance.formats.policy import PolicyNumbers
+from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
-from appliance.lease.client import Ask
-from appliance.lease.wire import Age, Over, Relinquish
+from appliance.lease.client import Ask, LeaseClient
+from appliance.lease.wire import PAGE_LEASES_MAX, Age, Inspect, LeasePage, LeaseView, Over, Relinquish
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
+from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, check_callable
 from timeagent.units import Instant, Seconds, Span, TimeInterval, rfc3339, span_of, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, HintedFile, Hints, joined
 from ..formats.witness import Half
+from .endings import UNKNOWN, LossReason, Outlook, Recall
 
-
-class Recall(StrEnum):
-    """What a session does with a lease that another asks for."""
-
-    IGNORE = "ignore"
-    """It is kept until its holder gives it back."""
-    YIELD = "yield"
-    """So too, but it is given back where its session and an older request may wait for each other (``Circle``)."""
-    FINISH = "finish"
-    """Its holder is told, and it is given back when the holder has finished: at the end of its block."""
-    FLUSH = "flush"
-    """Its holder's functions are called, in a thread, and may publish under it; then it is given back."""
-    RELINQUISH = "relinquish"
-    """It is given back at once: nothing more is begun under it."""
-
-
-KEPT: Final = frozenset({Recall.IGNORE, Recall.YIELD})
-"""With these nothing is done when another asks: nobody listens for it."""
+if TYPE_CHECKING:
+    from appliance.lease.transport import Transport  # TLS, and all that it loads, is for those who connect
 
 
 _log = logging.getLogger(__name__)
-
-
-class LossReason(StrEnum):
-    """Why a lease is over against its holder's will."""
-
-    EXPIRED = "expired"
-    """It was not renewed in time: the process, or its renewal thread, stood still."""
-    HOLD_CAP = "hold cap"
-    """It was held for as long as it was taken for (``hold_ns_max``)."""
-    NO_PROGRESS = "no progress"
-    """Its holder did not get on (``progress_within_ns``), so it was not renewed."""
-    REVOKED = "revoked"
-    """An operator has ended it: ``Loss.by`` says who and why."""
-    BROKEN = "broken"
-    """Its shard has ended it, or does not know it any more."""
-    SHARD_UNREACHABLE = "shard unreachable"
-    """It expired while its shard did not answer."""
-    CLOCK_UNSAFE = "clock unsafe"
-    """It expired, or may have, while this node had no bounded time; or its shard's witness contradicts this clock."""
-    RECALLED = "recalled"
-    """Another asked for it, and it is given back, as was chosen when it was taken."""
-
-
-UNKNOWN: Final = frozenset({LossReason.SHARD_UNREACHABLE, LossReason.CLOCK_UNSAFE})
-"""What leaves it open whether the shard still has a lease that is not over here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +57,6 @@ class Loss:
     def __str__(self) -> str:
         """Return it in words, without the domain."""
         return self.reason + (f" by {self.by.node}/{self.by.process}: {self.by.purpose}" if self.by else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a holder knows of its lease at an instant."""
-
-    state: Literal["held", "unknown", "over"]
-    """``unknown``: the last renewal failed, so nobody here can tell what its shard knows of it."""
-    good_ns: Span
-    """How long it may still be used, whatever its shard does: 0 if it is over."""
-    reason: LossReason | None
-    """Why it is unknown, or over against its holder's will."""
 
 
 type Listener = Callable[[Loss], None]
@@ -167,22 +116,96 @@ def part_of(signed: SignedWitness) -> tuple[int, Half]:
     return head.going_by, head.half
 
 
-@dataclass(slots=True)
+class Routes(Protocol):
+    """How the shards are reached."""
+
+    @property
+    def map(self) -> ShardMap:
+        """The newest map that is known here."""
+        ...
+
+    def transport(self, shard: int) -> Transport:
+        """Return the way to a shard. Raises ShardUnavailable when there is none."""
+        ...
+
+
+@dataclass(eq=False)
 class Keeper:
-    """What the leases of one session, and its parts, share."""
+    """One session's ports, lock and leases: for its parts, and for the tools that are made of sessions."""
 
     time: NodeTime
     policy: PolicyNumbers
+    routes: Routes
+    holder: Holder
+    """How its leases name the session."""
+    randomness: random.Random
     background: bool = True
     """Whether the session has threads; else it does what is due when it is called."""
     lock: RLock = field(default_factory=RLock)
-    """The session's, never held while a shard is asked."""
+    """Never held while a shard is asked."""
     losses: Losses = field(default_factory=Losses)
     process: int = field(default_factory=os.getpid)
     held: dict[Lease, None] = field(default_factory=dict)
     """Those that were taken and not given back, in the order in which they were taken."""
+    alone: dict[Lease, None] = field(default_factory=dict)
+    """Those of the held ones that are under no session lease: each is renewed, and runs out, by itself."""
+    unused: dict[Lease, int] = field(default_factory=dict)
+    """Those of the held ones that are sticky and that nobody uses; since when, by the boot clock."""
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
+    put_off: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """What a session without threads has to do yet, and from when on, by the boot clock."""
+    _clients: dict[int, LeaseClient] = field(default_factory=dict)
+
+    def client(self, shard: int) -> LeaseClient:
+        """Return the dealings with a shard. Raises ShardUnavailable when there is no way to it."""
+        if shard not in self._clients:
+            transport = self.routes.transport(shard)
+            self._clients[shard] = LeaseClient(transport, self.time, self.policy, self.holder, self.randomness)
+        return self._clients[shard]
+
+    def refuse_child(self, what: str) -> None:
+        """Raise BadRequest in a child after fork."""
+        if self.process != os.getpid():
+            raise BadRequest(
+                "forked",
+                f"this {what} belongs to process {self.process}, this is its child {os.getpid()}",
+                hint="open the cluster in the child",
+            )
+
+    def hold(self, lease: Lease) -> None:
+        """Have a lease. Under the lock."""
+        self.held[lease] = None
+        if lease.session_lease is None:
+            self.alone[lease] = None
+
+    def forget(self, leases: Iterable[Lease]) -> None:
+        """Have these no longer."""
+        with self.lock:
+            for lease in leases:
+                self.held.pop(lease, None)
+                self.alone.pop(lease, None)
+
+    def in_use(self, domain: str) -> Lease | None:
+        """Return a lease on a domain that the session has in use, or None. Asks nobody."""
+        with self.lock:
+            mine = [each for each in self.held if each.domain == domain and each not in self.unused]
+        return next((each for each in mine if each.ended is None), None)
+
+    def leases_below(self, domain: str) -> list[LeaseView]:
+        """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
+        below = f"{domain}/"
+        transport = self.routes.transport(self.routes.map.shards_of(below)[0])
+        found: list[LeaseView] = []
+        after, more = below, True
+        while more:
+            question = Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)
+            (reply,) = transport.call([question], self.policy.attempt_timeout_ns)
+            if not isinstance(reply, LeasePage):
+                raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
+            found += (each for each in reply.leases if each.domain.startswith(below))
+            more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain
+        return found
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -339,9 +362,7 @@ class Lease:
         assert witness.correlation_id == self.correlation_id
         later = self.session_lease is not None or witness.expiry_ns >= self.own_expiry_ns
         if later and witness.fence >= self._stated_fence:
-            self.signed = signed
-            self.own_expiry_ns = witness.expiry_ns
-            self.own_mode = witness.mode
+            self.signed, self.own_expiry_ns, self.own_mode = signed, witness.expiry_ns, witness.mode
             if witness.fence != self._stated_fence:
                 self.fence = self._stated_fence = witness.fence
         self.hints = hints or self.hints
@@ -477,19 +498,14 @@ class Lease:
     def _kept(self, *, own: bool = False) -> Keeper:
         """Return its keeper. ``own``: raise BadRequest in a child after fork."""
         assert self.keeper is not None, "a lease that no session has taken"
-        if own and self.keeper.process != os.getpid():
-            raise BadRequest(
-                "forked",
-                f"this lease belongs to process {self.keeper.process}, this is its child {os.getpid()}",
-                hint="open the cluster in the child",
-            )
+        if own:
+            self.keeper.refuse_child("lease")
         return self.keeper
 
     def wrote(self, timestamp: Instant, time: bytes) -> None:
         """Raise the watermark: a message with this timestamp may exist from now on, whatever comes of the attempt."""
         if self.watermark_ns is None or timestamp > self.watermark_ns:
-            self.watermark_ns = timestamp
-            self.watermark_time = time
+            self.watermark_ns, self.watermark_time = timestamp, time
 
     def committed(self, messages: int, digest: bytes, sequence: int, place: HintedFile) -> None:
         """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames.
@@ -502,24 +518,12 @@ class Lease:
         if len(newest) >= PLACES_MAX:
             self._written = self.own, ()
         if sequence > self.chain_sequence:
-            self.chain_sequence = sequence
-            self.chain_head = digest
+            self.chain_sequence, self.chain_head = sequence, digest
 
     def unsaid(self) -> Hints | None:
         """Return where it wrote, if the shard has not heard all of it."""
         own = self.own
         return None if own == self.told else own
-
-
-def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
-    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    if not isinstance(leases, Iterable):
-        check_type(Iterable, leases=leases)
-    chosen = list(leases)
-    for each in chosen:
-        if not isinstance(each, Lease):
-            check_type(Lease, lease=each)
-    return list(dict.fromkeys(chosen))
 
 
 @dataclass(slots=True, eq=False)
@@ -576,6 +580,10 @@ class SessionLease:
         """Be lost unless it is surely still valid with the margin to spare."""
         if not now.surely_before(self.usable_until_ns(margin_ns)):
             self.lose("expired", self.trouble or LossReason.EXPIRED)
+
+    def lose_to(self, answer: Over) -> None:
+        """Be over as its shard says."""
+        self.lose(str(answer.outcome), LossReason.BROKEN)
 
     def lose(self, ended: str, reason: LossReason) -> None:
         """Be over, with all leases under it, against the holder's will."""

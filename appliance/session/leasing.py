@@ -5,22 +5,21 @@ shard all at once, then all upgraded. A set waits for a domain with what it has 
 younger one has tentatively, and passes it in a queue: that one gives back the rest and tries again with the age that it
 had. So the oldest waits for nobody but those who hold, and no circle of sets waits for ever.
 
-While a domain moves to another shard it is held from both: ``SecondHalves``.
+While a domain moves to another shard it is held from both: ``SessionLeases``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import random
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from appliance.formats.lease import Holder, Mode, Phase, covers
+from appliance.formats.lease import Mode, Phase, covers
 from appliance.formats.shardmap import ShardMap
 from appliance.lease import wire
 from appliance.lease.client import (
@@ -29,40 +28,24 @@ from appliance.lease.client import (
     AcquireDeadline,
     Ask,
     ClockLook,
-    LeaseClient,
     LeaseGranted,
     LeaseUnavailable,
     Result,
     may_ask_again,
 )
-from appliance.lease.transport import Transport
-from timeagent.errors import ShardUnavailable, TenureError
+from timeagent.errors import TenureError
 from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .asking import Obstacle, given_up_for, raise_final
 from .held import Keeper, Lease
-from .renewal import SessionLeases, answer_text, is_due
-from .second_halves import SecondHalves, above_of, is_as_by, joined
+from .session_leases import SessionLeases, above_of, answer_text, is_as_by, is_due, joined
 
 _log = logging.getLogger(__name__)
 
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
-
-
-class Routes(Protocol):
-    """How the shards are reached."""
-
-    @property
-    def map(self) -> ShardMap:
-        """The newest map that is known here."""
-        ...
-
-    def transport(self, shard: int) -> Transport:
-        """Return the way to a shard. Raises ShardUnavailable when there is none."""
-        ...
 
 
 @dataclass(slots=True)
@@ -93,17 +76,11 @@ class _AcquireAttempt:
 class Leasing:
     """One session's dealings with all shards."""
 
-    def __init__(self, keeper: Keeper, routes: Routes, holder: Holder, randomness: random.Random) -> None:
-        """Call nothing yet. ``holder``: how leases name this holder."""
+    def __init__(self, keeper: Keeper) -> None:
+        """Call nothing yet."""
         self._keeper = keeper
-        self._time, self._policy = keeper.time, keeper.policy
-        self._routes = routes
-        self._random = randomness
-        self.holder = holder
-        self._clients: dict[int, LeaseClient] = {}
-        self.session_leases = SessionLeases(keeper, self._client)
-        self._halves = SecondHalves(keeper, lambda: routes.map, self._client, self.session_leases)
-        self.session_leases.prepared = self._halves.maps_to_name
+        self._time, self._policy, self._random = keeper.time, keeper.policy, keeper.randomness
+        self.session_leases = SessionLeases(keeper)
 
     def acquire(
         self,
@@ -123,95 +100,82 @@ class Leasing:
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
         in_order = dict(sorted(wanted.items()))
-        attempt = _AcquireAttempt(in_order, term_ns, deadline, self._routes.map, together, waiting)
+        attempt = _AcquireAttempt(in_order, term_ns, deadline, self._keeper.routes.map, together, waiting)
         pause = PAUSE_NS_MIN
         while True:
-            got = self._try(attempt)
-            if isinstance(got, list):
+            obstacle = self._take_all(attempt)
+            if obstacle is None:
                 assert attempt.came is not None, "nothing was granted"
-                return got, attempt.came
-            raise_final(got)
+                with self._keeper.lock:
+                    return joined(attempt.taken), attempt.came
+            raise_final(obstacle)
             left = attempt.deadline.left_ns()
             if left <= 0:
-                raise given_up_for(got, timeout_ns)
+                raise given_up_for(obstacle, timeout_ns)
             self._time.sleep(min(self._random.randint(pause // 2, pause), left))
             pause = min(2 * pause, PAUSE_NS_MAX)
 
-    def _try(self, attempt: _AcquireAttempt) -> list[Lease] | Obstacle:
-        """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
-        attempt.map, attempt.taken, attempt.tentative = self._routes.map, [], []
-        try:
-            obstacle = self._take_all(attempt)
-        except BaseException:
-            self.relinquish(attempt.taken)
-            raise
-        if obstacle is not None:
-            self.relinquish(attempt.taken)
-            return obstacle
-        with self._keeper.lock:
-            return joined(attempt.taken)
-
     def _take_all(self, attempt: _AcquireAttempt) -> Obstacle | None:
-        """Take shard after shard: everybody in this order, so that few sets get into each other's way.
+        """Take all domains once, or none: whatever goes wrong, what was taken is given back.
 
-        Shards that come have the highest numbers: a domain that moves is taken from the other one first.
+        Shard after shard: everybody in this order, so that few sets get into each other's way. Shards that come have
+        the highest numbers: a domain that moves is taken from the other one first.
         """
+        attempt.map, attempt.taken, attempt.tentative = self._keeper.routes.map, [], []
         groups: dict[int, list[str]] = {}
         for domain in attempt.wanted:
             for shard in attempt.map.shards_of(domain):
                 groups.setdefault(shard, []).append(domain)
         attempt.phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
-        for shard, group in sorted(groups.items()):
-            obstacle = self._take_group(shard, group, attempt)
-            if obstacle is not None:
-                return obstacle
-        return self._upgrade(attempt) if attempt.tentative else None
+        complete = False
+        try:
+            for shard, group in sorted(groups.items()):
+                if (obstacle := self._take_group(shard, group, attempt)) is not None:
+                    return obstacle
+            obstacle = self._upgrade(attempt) if attempt.tentative else None
+            complete = obstacle is None
+            return obstacle
+        finally:
+            if not complete:
+                self.relinquish(attempt.taken)
 
-    def _take_group(self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt) -> Obstacle | None:
+    def _take_group(self, shard: int, missing: list[str], attempt: _AcquireAttempt) -> Obstacle | None:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken.
 
         Whatever ends that, an application's function that raises or Ctrl-C, leaves no waiter behind.
         """
-        missing = list(domains)
+        deadline = attempt.deadline
         try:
-            return self._wait_for(shard, missing, attempt)
+            while True:
+                results = self._take(shard, missing, attempt, *deadline.next_call())
+                for domain, result in zip(missing, results, strict=True):
+                    if not may_ask_again(result):
+                        attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
+                denied = {
+                    domain: each for domain, each in zip(missing, results, strict=True) if isinstance(each, wire.Denied)
+                }
+                missing = list(denied)
+                for each in denied.values():
+                    attempt.waiting(each)
+                final = next((each for each in results if not isinstance(each, LeaseGranted | wire.Denied)), None)
+                if final is not None or not denied:
+                    return final
+                if deadline.over() and not deadline.keeps_a_place:
+                    return denied[missing[0]]
+                deadline.pause(self._random, max(each.earliest_ns for each in denied.values()))
+                newest = self._keeper.routes.map
+                if newest is not attempt.map and any(
+                    newest.shards_of(each) != attempt.map.shards_of(each) for each in attempt.wanted
+                ):
+                    why = f"map {newest.number} came while this request waited"
+                    return LeaseUnavailable("", wire.NEWER_MAP, why)  # all begins anew
+                if (lost := self._keep(attempt)) is not None:
+                    return lost
         except BaseException:
-            if attempt.deadline.keeps_a_place and missing:
+            if deadline.keeps_a_place and missing:
                 with contextlib.suppress(TenureError):
                     self._take(shard, missing, attempt, 0, 0)
             raise
-
-    def _wait_for(self, shard: int, missing: list[str], attempt: _AcquireAttempt) -> Obstacle | None:
-        """As ``_take_group``; ``missing`` says at any time what is not taken yet."""
-        while True:
-            wait, keep = attempt.deadline.next_call()
-            results = self._take(shard, missing, attempt, wait, keep)
-            for domain, result in zip(missing, results, strict=True):
-                if not may_ask_again(result):
-                    attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
-            obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
-            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is wire.Denied]
-            denied = [each for each in results if isinstance(each, wire.Denied)]
-            for each in denied:
-                attempt.waiting(each)
-            final = next((each for each in obstacles if not isinstance(each, wire.Denied)), None)
-            if final is not None or not obstacles:
-                return final
-            if attempt.deadline.over() and not attempt.deadline.keeps_a_place:
-                return obstacles[0]
-            attempt.deadline.pause(self._random, max(each.earliest_ns for each in denied))
-            lost = self._overtaken(attempt) or self._keep(attempt)
-            if lost is not None:
-                return lost
-
-    def _overtaken(self, attempt: _AcquireAttempt) -> LeaseUnavailable | None:
-        """Return that a newer map says otherwise where the domains are held: then all begins anew."""
-        newest = self._routes.map
-        if newest is attempt.map or all(
-            newest.shards_of(each) == attempt.map.shards_of(each) for each in attempt.wanted
-        ):
-            return None
-        return LeaseUnavailable("", wire.NEWER_MAP, f"map {newest.number} came while this request waited")
 
     def _take(
         self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt, wait_ns: Span, keep_ns: Span
@@ -224,7 +188,7 @@ class Leasing:
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = ClockLook.of(self._time)
             above = above_of(shard, attempt.taken)
-            results = self._client(shard).acquire(
+            results = self._keeper.client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
                 phase=attempt.phase,
                 term_ns=attempt.term_ns,
@@ -264,7 +228,7 @@ class Leasing:
             else:
                 found.append(each)
         if stale:
-            self._client(shard).relinquish(stale)
+            self._keeper.client(shard).relinquish(stale)
         return found
 
     def _keep(self, attempt: _AcquireAttempt) -> Obstacle | None:
@@ -285,7 +249,7 @@ class Leasing:
         obstacle: Obstacle | None = None
         leases = attempt.tentative
         for shard, group in self._grouped(leases):
-            results = self._client(shard).upgrade(
+            results = self._keeper.client(shard).upgrade(
                 group,
                 term_ns=attempt.term_ns,
                 hints_wanted=True,
@@ -314,9 +278,9 @@ class Leasing:
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
         request_ids: defaultdict[bytes, bytes] = defaultdict(lambda: self._random.randbytes(16))
         while True:
-            newest = self._routes.map
+            newest = self._keeper.routes.map
             if newest.half_of(lease.shard) is Half.LEAVING:
-                self._halves.take([lease], newest)
+                self.session_leases.take_halves([lease], newest)
             with self._keeper.lock:
                 halves = (lease,) if lease.second is None else (lease, lease.second)
                 half = next((each for each in halves if not covers(each.own_mode, mode)), lease)
@@ -324,7 +288,7 @@ class Leasing:
             wait, keep = deadline.next_call()
             result: Result = LeaseUnavailable(lease.domain, wire.NEWER_MAP, "its other half is not to be had yet")
             if is_as_by(half, newest):
-                (result,) = self._client(half.shard).upgrade(
+                (result,) = self._keeper.client(half.shard).upgrade(
                     [half],
                     mode=mode,
                     request_id=request_ids[name],
@@ -364,15 +328,15 @@ class Leasing:
         and what a shard has that does not go by it yet, is renewed by the map before. Of a lease whose own shard has
         gone the second half is asked for, until it is granted whole.
         """
-        newest = self._routes.map
-        self._halves.catch_up(leases, newest)
+        newest = self._keeper.routes.map
+        self.session_leases.catch_up(leases, newest)
         leases = list(
             dict.fromkeys(
                 each.second if each.second is not None and newest.half_of(each.shard) is None else each
                 for each in leases
             )
         )
-        self._halves.take([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
+        self.session_leases.take_halves([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
         ready = [each for each in leases if is_as_by(each, newest)]
         answers = self._renewed(ready, newest.number)
         late = {
@@ -388,7 +352,7 @@ class Leasing:
         for term_ns in sorted({lease.term_ns for lease in leases}):
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
                 news = {lease.correlation_id: own for lease in group if (own := lease.unsaid()) is not None}
-                results = self._client(shard).renew(
+                results = self._keeper.client(shard).renew(
                     group,
                     term_ns=term_ns,
                     hints=news,
@@ -422,7 +386,7 @@ class Leasing:
             half for half in halves if half.session_lease is not None or (half.first or half) not in doubtful
         )
         for place, (shard, group) in enumerate(reversed(groups)):
-            if self._routes.map.owner_of(shard) is None:  # it has gone, and what it had is the other half's
+            if self._keeper.routes.map.owner_of(shard) is None:  # it has gone, and what it had is the other half's
                 for half in group:
                     half.delivered = half.second is not None
                 continue
@@ -440,7 +404,7 @@ class Leasing:
                         for lease in mine:
                             lease.delivered = isinstance(answer, wire.Over)
                             del givings[lease]
-                results = self._client(shard).relinquish(list(givings.values()), give_up)
+                results = self._keeper.client(shard).relinquish(list(givings.values()), give_up)
             except TenureError as problem:
                 _log.warning("relinquish-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
                 continue
@@ -455,46 +419,13 @@ class Leasing:
             if lease.second is not None:
                 lease.delivered = lease.delivered and lease.second.delivered
 
-    def leases_below(self, domain: str) -> list[wire.LeaseView]:
-        """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
-        below = f"{domain}/"
-        transport = self._routes.transport(self._routes.map.shards_of(below)[0])
-        found: list[wire.LeaseView] = []
-        after, more = below, True
-        while more:
-            question = wire.Inspect(after_domain=after, leases_max=wire.PAGE_LEASES_MAX)
-            (reply,) = transport.call([question], self._policy.attempt_timeout_ns)
-            if not isinstance(reply, wire.LeasePage):
-                raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
-            found += (each for each in reply.leases if each.domain.startswith(below))
-            more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain
-        return found
-
-    def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> wire.Recalled | None:
-        """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
-        request = wire.Attend(
-            request_id=self._random.randbytes(16), holder=self.holder, run=run, heard=heard, wait_ns=wait_ns
-        )
-        try:
-            (reply,) = self._routes.transport(shard).call([request], self._policy.attempt_timeout_ns + wait_ns)
-        except ShardUnavailable:
-            return None
-        return reply if isinstance(reply, wire.Recalled) else None
-
     def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: ClockLook) -> Ask:
         ask = attempt.asks.get((shard, domain))
         if ask is None:
-            name = self._random.randbytes(16)
-            attempt.age = attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)
-            ask = Ask(domain, name, attempt.age, sent.token, attempt.wanted[domain])
+            ask = self._keeper.client(shard).ask(domain, attempt.age, attempt.wanted[domain], sent)
+            attempt.age = ask.age
             attempt.asks[shard, domain] = ask
         return ask
-
-    def _client(self, shard: int) -> LeaseClient:
-        if shard not in self._clients:
-            transport = self._routes.transport(shard)
-            self._clients[shard] = LeaseClient(transport, self._time, self._policy, self.holder, self._random)
-        return self._clients[shard]
 
     @staticmethod
     def _grouped(leases: Iterable[Lease]) -> list[tuple[int, list[Lease]]]:

@@ -3,94 +3,26 @@
 For each shard from which a session has leases that may be recalled, a thread waits in a call that the shard answers
 when there is something to tell. Hearing nothing breaks nothing: the lease is kept until its user gives it back.
 
-Sticky leases stay with the session between uses (``LeaseCache``). One that is cached is held and renewed as every
-other, and nobody uses it: what its last user had in hand is over, and no attempt under it is undecided.
-``SessionStanding`` tells tools that are made of sessions which leases a session has in use.
+Sticky leases stay with the session between uses. One that is unused is held and renewed as every other: what its last
+user had in hand is over, and no attempt under it is undecided.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Event, RLock, Thread, Timer
+from threading import Event, Thread
 from typing import Final
 
-from appliance.formats.lease import Holder, Mode, covers
-from appliance.lease.wire import Age, Recalled, WantedLease
-from timeagent.errors import TenureError, TryAgain
+from appliance.formats.lease import Mode, covers
+from appliance.lease.wire import Age, Attend, Recalled, WantedLease
+from timeagent.errors import ShardUnavailable, TenureError, TryAgain
 from timeagent.units import SECOND, Span
 
-from .held import KEPT, Keeper, Lease, LossReason, Recall
-from .leasing import Leasing
-from .renewal import LeaseRenewer
-
-
-class LeaseCache:
-    """The leases of one session that are held and not in use."""
-
-    def __init__(self, keeper: Keeper, renewer: LeaseRenewer) -> None:
-        self._keeper = keeper
-        self._time, self._policy = keeper.time, keeper.policy
-        self._renewer = renewer
-        self._since: dict[Lease, int] = {}
-        """What is here, and since when, by the boot clock."""
-
-    def __contains__(self, lease: Lease) -> bool:
-        return lease in self._since
-
-    def put(self, lease: Lease) -> bool:
-        """Keep a lease whose use is over, if it is one to be kept: it goes on as another object, its user's is over."""
-        if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
-            return False
-        with self._keeper.lock:
-            kept = replace(lease, recall_listeners=(), loss_listeners=())
-            lease.ended = "relinquished"
-            self._renewer.exchange(lease, kept)
-            self._since[kept] = self._time.boot_ns()
-        return True
-
-    def take(self, wanted: Mapping[str, Mode]) -> tuple[list[Lease], list[Lease]]:
-        """Return leases for all of these domains, or none; and those that have to be given back first.
-
-        Whoever asks for a set that is here in part gives that part back first, so that all sets are taken in one order.
-        Raises BadTime.
-        """
-        with self._keeper.lock:
-            here = [lease for lease in self._since if lease.domain in wanted]
-            if not here:
-                return [], []
-            now = self._time.now()
-            found: dict[str, Lease] = {}
-            for lease in here:
-                usable = now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))
-                if usable and lease.ended is None and not lease.recalled and covers(lease.mode, wanted[lease.domain]):
-                    found.setdefault(lease.domain, lease)
-            self.drop(here)
-            if len(found) < len(wanted):
-                return [], here
-            taken = [found[domain] for domain in sorted(found)]
-            return taken, [lease for lease in here if lease not in taken]
-
-    def idle(self) -> list[Lease]:
-        """Return those that nobody has used for long, or that are lost; they are not here any more."""
-        boot = self._time.boot_ns()
-        with self._keeper.lock:
-            over = [
-                lease
-                for lease, since in self._since.items()
-                if lease.ended is not None or (lease.sticky_ns is not None and boot - since >= lease.sticky_ns)
-            ]
-            if over:
-                self.drop(over)
-        return over
-
-    def drop(self, leases: Sequence[Lease]) -> None:
-        """Have these here no longer: whoever calls this gives them back, or to a user."""
-        with self._keeper.lock:
-            for lease in leases:
-                self._since.pop(lease, None)
-
+from .endings import KEPT, LossReason, Recall
+from .held import Keeper, Lease
 
 _log = logging.getLogger(__name__)
 
@@ -110,49 +42,11 @@ class _Ear:
     thread: Thread | None = None
 
 
-class Circle:
-    """Whether who waits with leases in hand may be in a circle of waiters, and the one to leave it.
-
-    It is when an older request waits for one of these leases, and still does an attempt's time-out later. In every
-    circle of waiters the oldest waits for somebody younger, who finds it out so, over whichever shards the circle goes.
-    Who waits for a holder that is only slow is told too: it is not known whom that one waits for.
-    """
-
-    def __init__(self, recalls: RecallListener, keeper: Keeper) -> None:
-        self._recalls = recalls
-        self._time = keeper.time
-        self._every_ns = keeper.policy.attempt_timeout_ns
-        self._looked_boot_ns = self._time.boot_ns()
-        self._seen: dict[bytes, Age] = {}
-        self._closed: set[bytes] = set()
-
-    def closed(self, age: Age | None) -> bool:
-        """Look, now and then, whether it is. ``age``: that of the request that waits. Raises BadTime."""
-        boot = self._time.boot_ns()
-        if age is not None and not self._closed and boot - self._looked_boot_ns >= self._every_ns:
-            now = self._recalls.waited_for(age)
-            self._closed = {name for name, oldest in now.items() if self._seen.get(name) == oldest}
-            self._seen, self._looked_boot_ns = now, self._time.boot_ns()
-        return bool(self._closed)
-
-    def leave(self) -> None:
-        """Raise TryAgain, code ``deadlock``, if it is; what was taken with ``Recall.YIELD`` is given up first."""
-        if self._closed and (leases := self._recalls.give_up(self._closed)):
-            names = ", ".join(repr(each.domain) for each in leases)
-            raise TryAgain(
-                "deadlock",
-                f"an older request waits for {names}, held here, while this one waits: they may wait for each other",
-                hint="give back what is held and begin anew; who acquires all of a set at once never waits so",
-            )
-
-
 @dataclass(eq=False)
 class RecallListener:
     """The recalls of one session."""
 
     _keeper: Keeper
-    _leasing: Leasing
-    _cache: LeaseCache
     _give_back: Callable[[Sequence[Lease]], None]
     """Ends leases, once what was written under them is decided."""
 
@@ -184,22 +78,50 @@ class RecallListener:
             if not self._keeper.background and self._listening_for(shard):
                 self._hear(shard, ear, 0)
 
-    def in_no_circle[R](self, ask: Callable[[Callable[[Age | None], bool]], R]) -> R:
-        """Do what waits for leases; it is handed what says that it has to end: then raises TryAgain, ``deadlock``."""
-        circle = Circle(self, self._keeper)
+    @contextlib.contextmanager
+    def in_no_circle(self) -> Iterator[Callable[[Age | None], bool]]:
+        """Wait, in the block, with leases in hand: what is handed on looks, now and then, whether that has to end.
+
+        It is asked with the age of the request that waits. It has to end where an older request waits for one of these
+        leases, and still does an attempt's time-out later: then they may be in a circle of waiters, and this is the one
+        to leave it. In every circle the oldest waits for somebody younger, who finds it out so, over whichever shards
+        the circle goes. Who waits for a holder that is only slow is told too: it is not known whom that one waits for.
+
+        Then TryAgain becomes that of code ``deadlock``, and what was taken with ``Recall.YIELD`` is given up first.
+        """
+        time = self._keeper.time
+        looked_boot_ns = time.boot_ns()
+        seen: dict[bytes, Age] = {}
+        closed: set[bytes] = set()
+
+        def is_closed(age: Age | None) -> bool:
+            nonlocal seen, looked_boot_ns
+            if age is not None and not closed and time.boot_ns() - looked_boot_ns >= self._policy.attempt_timeout_ns:
+                now = self.waited_for(age)
+                closed.update(name for name, oldest in now.items() if seen.get(name) == oldest)
+                seen, looked_boot_ns = now, time.boot_ns()
+            return bool(closed)
+
         try:
-            return ask(circle.closed)
+            yield is_closed
         except TryAgain:
-            circle.leave()
+            if closed and (leases := self.give_up(closed)):
+                names = ", ".join(repr(each.domain) for each in leases)
+                raise TryAgain(
+                    "deadlock",
+                    f"an older request waits for {names}, held here, while this one waits: "
+                    "they may wait for each other",
+                    hint="give back what is held and begin anew; who acquires all of a set at once never waits so",
+                ) from None
             raise
 
     def waited_for(self, age: Age) -> dict[bytes, Age]:
         """Ask the shards which leases in use here an older request waits for, by correlation id. Blocks for each."""
         with self._keeper.lock:
-            used = [each for each in self._keeper.held if each.ended is None and each not in self._cache]
+            used = [each for each in self._keeper.held if each.ended is None and each not in self._keeper.unused]
             shards = sorted({each.shard for each in used if each.outlook().state == "held"})
-        answers = [self._leasing.hear(shard, bytes(8), 0, 0) for shard in shards]
         ours = {each.correlation_id for each in used}
+        answers = [self.ask(shard) for shard in shards]
         wanted = [each for answer in answers if answer is not None for each in answer.wanted]
         return {
             each.correlation_id: each.oldest
@@ -224,8 +146,19 @@ class RecallListener:
         with self._keeper.lock:
             threads = [(shard, ear.thread) for shard, ear in self._ears.items() if ear.thread is not None]
         for shard, thread in threads:
-            self._leasing.hear(shard, bytes(8), 0, 0)
+            self.ask(shard)
             thread.join(self._policy.attempt_timeout_ns / SECOND)
+
+    def ask(self, shard: int, run: bytes = bytes(8), heard: int = 0, wait_ns: Span = 0) -> Recalled | None:
+        """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
+        keeper = self._keeper
+        name = keeper.randomness.randbytes(16)
+        request = Attend(request_id=name, holder=keeper.holder, run=run, heard=heard, wait_ns=wait_ns)
+        try:
+            (reply,) = keeper.routes.transport(shard).call([request], self._policy.attempt_timeout_ns + wait_ns)
+        except ShardUnavailable:
+            return None
+        return reply if isinstance(reply, Recalled) else None
 
     # -- listening -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +182,7 @@ class RecallListener:
 
     def _hear(self, shard: int, ear: _Ear, wait_ns: Span) -> bool:
         """Ask once; whether it is of use to ask again at once."""
-        recalled = self._leasing.hear(shard, ear.run, ear.heard, wait_ns)
+        recalled = self.ask(shard, ear.run, ear.heard, wait_ns)
         if recalled is None or self._stop.is_set():
             return False
         ear.run, ear.heard = recalled.run, recalled.heard
@@ -283,14 +216,13 @@ class RecallListener:
                 if lease.recall in KEPT or lease.ended is not None or lease.recalled:
                     continue
                 lease.recalled = True
-                if lease in self._cache:
+                if self._keeper.unused.pop(lease, None) is not None:
                     back.append(lease)
                 elif lease.recall is Recall.RELINQUISH:
                     lease.lose("recalled", LossReason.RECALLED)
                     back.append(lease)
                 else:
                     tell.append(lease)
-            self._cache.drop(back)
         self._keeper.losses.tell()
         if back:
             self._give_back(back)
@@ -321,50 +253,55 @@ def _tell(lease: Lease) -> None:
             _log.exception("recall-listener-failed domain=%s", lease.domain)
 
 
-class SessionStanding:
-    """One session's, for the tools that are made of sessions. Safe to share between threads."""
+def keep_unused(keeper: Keeper, lease: Lease) -> bool:
+    """Keep a lease whose use is over, if it is one to be kept: it goes on as another object, its user's is over."""
+    if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
+        return False
+    with keeper.lock:
+        kept = replace(lease, recall_listeners=(), loss_listeners=())
+        lease.ended = "relinquished"
+        keeper.forget([lease])
+        keeper.hold(kept)
+        if kept.second is not None:
+            kept.second.first = kept
+        if kept.session_lease is not None and kept.session_lease.leases.get(kept.correlation_id) is lease:
+            kept.session_lease.leases[kept.correlation_id] = kept
+        keeper.unused[kept] = keeper.time.boot_ns()
+    return True
 
-    def __init__(self, keeper: Keeper, leasing: Leasing, cache: LeaseCache) -> None:
-        self._keeper = keeper
-        self.time, self.policy = keeper.time, keeper.policy
-        self.leases_below = leasing.leases_below
-        self._leasing = leasing
-        self._cache = cache
-        self._due: list[tuple[int, Callable[[], None]]] = []
-        """What a session without threads has to do yet, and from when on, by the boot clock."""
 
-    @property
-    def holder(self) -> Holder:
-        """How its leases name the session."""
-        return self._leasing.holder
+def use_again(keeper: Keeper, wanted: Mapping[str, Mode]) -> tuple[list[Lease], list[Lease]]:
+    """Return unused leases for all of these domains, or none; and those that have to be given back first.
 
-    @property
-    def lock(self) -> RLock:
-        """The session's."""
-        return self._keeper.lock
+    Whoever asks for a set that is here in part gives that part back first, so that all sets are taken in one order.
+    Raises BadTime.
+    """
+    with keeper.lock:
+        here = [lease for lease in keeper.unused if lease.domain in wanted]
+        if not here:
+            return [], []
+        now = keeper.time.now()
+        found: dict[str, Lease] = {}
+        for lease in here:
+            del keeper.unused[lease]
+            usable = now.surely_before(lease.usable_until_ns(keeper.policy.holder_margin_ns))
+            if usable and lease.ended is None and not lease.recalled and covers(lease.mode, wanted[lease.domain]):
+                found.setdefault(lease.domain, lease)
+        if len(found) < len(wanted):
+            return [], here
+        taken = [found[domain] for domain in sorted(found)]
+        return taken, [lease for lease in here if lease not in taken]
 
-    def later(self, span: Span, do: Callable[[], None]) -> None:
-        """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
 
-        A session without threads calls it when it renews, as time passes.
-        """
-        if not self._keeper.background:
-            self._due.append((self.time.boot_ns() + span, do))
-            return
-        timer = Timer(span / SECOND, do)
-        timer.daemon = True
-        timer.start()
-
-    def do_due(self) -> None:
-        """Call what was put off until now, in a session without threads."""
-        boot = self.time.boot_ns()
-        due = [each for each in self._due if each[0] <= boot]
-        self._due = [each for each in self._due if each[0] > boot]
-        for _, do in due:
-            do()
-
-    def in_use(self, domain: str) -> Lease | None:
-        """Return a lease on a domain that the session has in use, or None. Asks nobody."""
-        with self._keeper.lock:
-            mine = [each for each in self._keeper.held if each.domain == domain and each not in self._cache]
-        return next((each for each in mine if each.ended is None), None)
+def unused_for_long(keeper: Keeper) -> list[Lease]:
+    """Return the unused leases whose time is over, or that are lost; they have to be given back."""
+    boot = keeper.time.boot_ns()
+    with keeper.lock:
+        over = [
+            lease
+            for lease, since in keeper.unused.items()
+            if lease.ended is not None or (lease.sticky_ns is not None and boot - since >= lease.sticky_ns)
+        ]
+        for lease in over:
+            del keeper.unused[lease]
+    return over

@@ -26,12 +26,13 @@ from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check
 from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
 from ..bag.ports import BagContext
-from . import asking
-from .held import Keeper, Lease, Listener, Recall, checked_leases
-from .leasing import Leasing, Routes
+from . import asking, recalls
+from .endings import Recall
+from .held import Keeper, Lease, Listener, Routes
+from .leasing import Leasing
 from .open_logs import LogBook, OpenLog, hinted_reads
-from .recalls import LeaseCache, RecallListener, SessionStanding
-from .renewal import LeaseRenewer, RenewalThread, period_ns
+from .renewal import LeaseRenewer, RenewalThread, do_due
+from .session_leases import period_ns
 from .stamping import AheadOfClock, FrameStamper, Publication, WriterState, check_covering, check_near, checked_batch
 
 _log = logging.getLogger(__name__)
@@ -65,26 +66,24 @@ class Session:
         self._random = randomness
         self._together = session_leases
         self._time = context.time
-        keeper = self._keeper = Keeper(context.time, policy, background)
-        self._process, self._losses = keeper.process, keeper.losses
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
         self._stamper = FrameStamper(context.time, policy, self._state, context.records)
         holder = Holder(
             node=context.node,
-            process=keeper.process,
+            process=os.getpid(),
             boot=boot_id(),
             incarnation=self._state.incarnation,
             purpose=check_purpose(purpose),
         )
-        leasing = self._leasing = Leasing(keeper, routes, holder, randomness)
+        keeper = self.keeper = Keeper(context.time, policy, routes, holder, randomness, background)
+        self._losses = keeper.losses
+        leasing = self._leasing = Leasing(keeper)
         self._acquires = asking.PendingAcquires(keeper)
         self._renewer = LeaseRenewer(keeper, leasing.renew, leasing.session_leases, context.parallel)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
-        self._cache = LeaseCache(keeper, self._renewer)
-        self._recalls = RecallListener(keeper, leasing, self._cache, self._give_back)
-        self.standing = SessionStanding(keeper, leasing, self._cache)
+        self._recalls = recalls.RecallListener(keeper, self._give_back)
 
     @property
     def incarnation(self) -> bytes:
@@ -149,28 +148,27 @@ class Session:
         wanted = asking.wanted_modes(domains, mode)
         together = asking.chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
         with self._acquires.under_way(given_up) as over:
-            leases, misfits = self._cache.take(wanted)
+            leases, misfits = recalls.use_again(self.keeper, wanted)
             if misfits:
                 self._give_back(misfits)
             if leases:
                 came = ClockLook.of(self._time)
             else:
-                leases, came = self._recalls.in_no_circle(
-                    lambda stuck: self._leasing.acquire(
+                with self._recalls.in_no_circle() as stuck:
+                    leases, came = self._leasing.acquire(
                         wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting
                     )
-                )
             now = came.now
             try:
-                with self._keeper.lock:
+                with self.keeper.lock:
                     self._check_open()
                     for lease in leases:
                         lease.recall, lease.sticky_ns = answer, sticky_ns
                     self._renewer.adopt(leases, came)
-                    if self._keeper.background:
+                    if self.keeper.background:
                         self._renewal_thread.start(period_ns(term, self._policy))
             except TenureError:
-                self._renewer.forget(leases)
+                self.keeper.forget(leases)
                 self._leasing.relinquish(leases)
                 raise
             self._recalls.attend(leases)
@@ -196,9 +194,10 @@ class Session:
         self._check_open()
         self._checked([lease])
         wanted = asking.wanted_modes([lease.domain], mode)[lease.domain]
-        ending = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
+        with self._recalls.in_no_circle() as stuck:
+            ending = self._leasing.strengthen(lease, wanted, timeout_ns, stuck)
         if ending is not None:
-            with self._keeper.lock:
+            with self.keeper.lock:
                 lease.lose_to(ending)
         self._checked([lease])
         if not record_only:
@@ -241,10 +240,10 @@ class Session:
         self._renewer.renew_due()
         if moved := self._renewer.take_moved():
             self._recalls.attend(moved)
-        if idle := self._cache.idle():
+        if idle := recalls.unused_for_long(self.keeper):
             self._give_back(idle)
         self._recalls.poll()
-        self.standing.do_due()
+        do_due(self.keeper)
 
     def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
         """Give leases back. They are over for the session from here on; what is being written is waited for.
@@ -257,46 +256,50 @@ class Session:
         stay with the session, for another use. Raises nothing for what was lost meanwhile; BadRequest for the leases
         of another session.
         """
-        if self._process != os.getpid():
+        if self.keeper.process != os.getpid():
             return False
         until = None if timeout_s is None else self._time.boot_ns() + span_of(timeout_s, "timeout_s")
-        leases = checked_leases(leases)
-        with self._keeper.lock:
+        leases = asking.checked_leases(leases)
+        with self.keeper.lock:
             self._refuse_foreign(leases)
             undecided = {lease for publication in self._pending.values() for lease in publication.leases}
-            over = [each for each in leases if self._acquires.over or each in undecided or not self._cache.put(each)]
+            over = [
+                each
+                for each in leases
+                if self._acquires.over or each in undecided or not recalls.keep_unused(self.keeper, each)
+            ]
         self._give_back(over, until)
         return all(lease.delivered for lease in over)
 
     def _give_back(self, leases: Sequence[Lease], until_boot_ns: int | None = None) -> None:
-        with self._keeper.lock:
-            mine = [lease for lease in leases if lease in self._keeper.held]
+        with self.keeper.lock:
+            mine = [lease for lease in leases if lease in self.keeper.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
         self._resolve_before_end(mine, until_boot_ns)
-        with self._keeper.lock:
+        with self.keeper.lock:
             doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
-            mine = [lease for lease in mine if lease in self._keeper.held]
-            self._renewer.forget(mine)
+            mine = [lease for lease in mine if lease in self.keeper.held]
+            self.keeper.forget(mine)
             for lease in doubtful.intersection(mine):
                 lease.ended = "abandoned"
         self._leasing.relinquish(mine, until_boot_ns, doubtful)
 
     def take_no_more(self) -> None:
         """Take no lease any more: who waits for one gives up soon. Idempotent; does not wait. ``close`` begins so."""
-        if self._process == os.getpid():
+        if self.keeper.process == os.getpid():
             self._acquires.end()
 
     def close(self) -> None:
         """Give everything back and stop renewing. Idempotent. In a child after fork: nothing."""
-        if self._process != os.getpid():
+        if self.keeper.process != os.getpid():
             return
         self.take_no_more()
         self._acquires.wait()
         self._renewal_thread.stop()
         self._recalls.stop()
-        with self._keeper.lock:
-            held = list(self._keeper.held)
+        with self.keeper.lock:
+            held = list(self.keeper.held)
         self.relinquish(held)
         self._leasing.session_leases.close()
 
@@ -339,7 +342,7 @@ class Session:
         """
         check_type(str, log=log)
         worst: Outcome = Committed()
-        for publication in self._pending_under(checked_leases(leases)):
+        for publication in self._pending_under(asking.checked_leases(leases)):
             if publication.file.bag.log == log:
                 outcome = self._decide(publication, None)
                 if not isinstance(outcome, Committed) and not isinstance(worst, Unknown):
@@ -358,7 +361,7 @@ class Session:
 
         Under leases a log that does not exist is made: then nobody, however late, can make it begin earlier.
         """
-        leases = self._checked(under) if (under := checked_leases(under)) else []
+        leases = self._checked(under) if (under := asking.checked_leases(under)) else []
         chosen = ("latest" if leases else "settled") if level is None else level
         if chosen not in ("latest", "settled"):
             raise BadRequest("bad-level", f"{chosen!r} is no level of reading", hint="settled or latest")
@@ -388,7 +391,7 @@ class Session:
     def _read(self, messages: list[Message]) -> list[Message]:
         """Remember how far was read: what is written from now on has higher timestamps."""
         if messages:
-            with self._keeper.lock:
+            with self.keeper.lock:
                 self._state.read_ns = max(self._state.read_ns, messages[-1].timestamp_ns)
         return messages
 
@@ -424,7 +427,7 @@ class Session:
         while True:
             in_force = self._stamper.in_force(numbers)
             try:
-                with self._keeper.lock:
+                with self.keeper.lock:
                     made = self._stamper.publication(book.grid, batch, leases, identity, in_force)
                     if not isinstance(made, AheadOfClock):
                         self._pending[identity] = made
@@ -448,7 +451,7 @@ class Session:
 
         ``alone``: the attempt was written once. After doubt its frame may stand in several files of the bag.
         """
-        with self._keeper.lock:
+        with self.keeper.lock:
             if isinstance(outcome, Unknown) or self._pending.get(publication.attempt_id) is not publication:
                 return
             del self._pending[publication.attempt_id]
@@ -470,7 +473,7 @@ class Session:
         return outcome
 
     def _pending_under(self, leases: Sequence[Lease]) -> list[Publication]:
-        with self._keeper.lock:
+        with self.keeper.lock:
             return [each for each in self._pending.values() if not set(leases).isdisjoint(each.leases)]
 
     def _resolve_before_end(self, leases: Sequence[Lease], until_boot_ns: int | None) -> None:
@@ -487,29 +490,23 @@ class Session:
     # -- rules ---------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._process != os.getpid():
-            raise BadRequest(
-                "forked",
-                f"this session belongs to process {self._process}, this is its child {os.getpid()}",
-                hint="open the cluster in the child",
-            )
+        self.keeper.refuse_child("session")
         self._acquires.check()
 
     def _refuse_foreign(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            if lease.ended is None and lease not in self._keeper.held:
+            if lease.ended is None and lease not in self.keeper.held:
                 raise BadRequest(
                     "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
                 )
 
     def _own(self, under: Sequence[Lease]) -> list[Lease]:
         """Return these leases, each once, if all of them are this session's."""
-        if self._process != os.getpid():
-            self._check_open()
-        leases = checked_leases(under)
+        self.keeper.refuse_child("session")
+        leases = asking.checked_leases(under)
         if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
-        with self._keeper.lock:
+        with self.keeper.lock:
             self._refuse_foreign(leases)
         return leases
 
@@ -518,7 +515,7 @@ class Session:
         leases = self._own(under)
         now = self._time.now()
         try:
-            with self._keeper.lock:
+            with self.keeper.lock:
                 for lease in leases:
                     lease.check_held(now, self._policy.holder_margin_ns)
         finally:

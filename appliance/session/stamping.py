@@ -28,7 +28,8 @@ from timeagent.units import MS, Instant, Span, TimeInterval, rfc3339, span_text
 from ..bag.ports import NumberedRecords, RecordNumbers
 from ..bag.writing import FrameFile
 from ..formats.hints import ANY_FILE, HintedFile
-from .held import Lease, LossReason
+from .endings import LossReason
+from .held import Lease
 
 
 def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:

@@ -102,7 +102,7 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
     if end is None and chain.has_ended_before(head.ceiling_number):
         last = chain.facts[-1]
         reason = f"{names}; the newest of its chain is {last.record.number}, and whoever grants links first"
-        verdict = None if chain.end_of(head.incarnation) else Verdict.INDETERMINATE
+        verdict = None if chain.ends.get(head.incarnation) else Verdict.INDETERMINATE
         run = f"run {head.incarnation.hex()} of shard {head.shard}"
         title = "a shard granted under a ceiling record that its chain does not have"
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
@@ -245,11 +245,10 @@ def check_ledgers(
             yield found("missing-ledger", path, reason, [Evidence(path), batch.where])
     told |= ledgers.damaged
     for each in runs.values():  # where the file goes on behind what it lacks, no crash explains it
-        ends = [0, *(end for _, end in each.stretches)]
-        gaps = [(end, first) for end, (first, _) in zip(ends, each.stretches, strict=False) if first > end + 1]
+        gaps = [gap for gap in each.gaps if gap[1] < each.ledger_end]
         if gaps and each.incarnation not in told:
             path = ledger_path(*each.shard, each.incarnation)
-            lacks = ", ".join(f"{end + 1} to {first - 1}" for end, first in gaps[:8])
+            lacks = ", ".join(f"{first} to {last}" for first, last in gaps[:8])
             reason = f"the ledger {path} lacks batches {lacks}, and goes on after them"
             yield found("ledger-gap", path, reason, [Evidence(path)])
     for chain in chains.values():

@@ -47,10 +47,9 @@ TURNS_A_SECOND = SECOND // PERIOD_NS
 AGENT = """
 import sys
 from pathlib import Path
-from timeagent.agent.agent import Agent
+from timeagent.agent.agent import Agent, Daemon, QueuedEvidence
 from timeagent.clock import SystemClock, boot_id
 from timeagent.agent.discipline import Weight
-from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.units import TimeInterval

@@ -11,7 +11,7 @@ import pytest
 from appliance.cluster import Cluster
 from appliance.formats.lease import Mode, conflicts
 from appliance.recipes.path_lock import PathLock
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.support.cluster import Site, sites
 from timeagent.errors import TryAgain
 from timeagent.units import SECOND

@@ -197,8 +197,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
-        "wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "ask(domain, attempt.age, attempt.wanted[domain], sent)",
+        "ask(domain, None, attempt.wanted[domain], sent)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

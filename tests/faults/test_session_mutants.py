@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.lease import sessions
-from appliance.session import renewal
+from appliance.session import session_leases
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import World
@@ -92,28 +92,28 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
 
 HOLDER: dict[str, tuple[Any, str, str, str, Callable[[HandSite], None]]] = {
     "holder that goes on under what ended alone": (
-        renewal,
+        session_leases,
         "SessionLease.take",
         "lease is not None",
         "False",
         holder_tests.test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used,
     ),
     "lost word that is not said again": (
-        renewal,
+        session_leases,
         "SessionLeases.renew",
         "self.give_again(session_lease)",
         "pass",
         holder_tests.test_word_that_was_lost_is_said_again_with_its_watermark,
     ),
     "lease that nobody knows of and nobody gives back": (
-        renewal,
+        session_leases,
         "SessionLeases._give_back_unknown",
         "each.correlation_id not in known",
         "False",
         holder_tests.test_grant_whose_answer_was_lost_does_not_live_on_under_the_session,
     ),
     "lease given back that is on its way": (
-        renewal,
+        session_leases,
         "SessionLeases._quiet",
         "None if self._asking.get(shard, 0) else self._asked.get(shard, 0)",
         "0",

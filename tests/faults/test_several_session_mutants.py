@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.writing import NotCommitted, Unknown
-from appliance.session import leasing, open_logs, recalls, renewal, session, stamping
+from appliance.session import leasing, open_logs, recalls, renewal, session, session_leases, stamping
 from tests.faults.test_several_mutants import check_noticed
 from tests.unit import test_session_several as sessions
 from tests.unit import test_stamping as stamps
@@ -27,7 +27,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "session lease dropped with its last watermark": (
-        renewal,
+        session_leases,
         "SessionLeases.drop",
         "max(wrote, key=lambda lease: lease.watermark_ns or 0, default=None)",
         "wrote[-1] if wrote else None",
@@ -203,7 +203,7 @@ MUTANTS: dict[str, Fault] = {
         ((0, 1),),
     ),
     "one lease ended alone": (
-        renewal,
+        session_leases,
         "SessionLease.take",
         "for name in witness.ended:",
         "for name in witness.ended[:1]:",
@@ -219,7 +219,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "session leases of a shard taken for one": (
-        renewal,
+        session_leases,
         "SessionLeases.named",
         "(each.shard, each.session_id) == (shard, session_id)",
         "each.shard == shard",
@@ -227,7 +227,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "one word said again": (
-        renewal,
+        session_leases,
         "SessionLeases.give_again",
         "list(session_lease.owed.values())",
         "list(session_lease.owed.values())[:1]",
@@ -252,9 +252,9 @@ MUTANTS: dict[str, Fault] = {
     ),
     "only the first obstacle counts": (
         leasing,
-        "Leasing._wait_for",
-        "next((each for each in obstacles if not isinstance(each, wire.Denied)), None)",
-        "obstacles[0] if obstacles and (not isinstance(obstacles[0], wire.Denied)) else None",
+        "Leasing._take_group",
+        "next((each for each in results if not isinstance(each, LeaseGranted | wire.Denied)), None)",
+        "results[0] if not isinstance(results[0], LeaseGranted | wire.Denied) else None",
         sessions.test_obstacle_that_no_waiting_mends_counts_beside_one_that_is_waited_for,
         ("ab",),
     ),

@@ -345,8 +345,8 @@ LEASES: tuple[Mutant, ...] = (
         "a kept lease is handed out past its expiry",
         one(
             recalls,
-            "LeaseCache.take",
-            "now.surely_before(lease.usable_until_ns(self._policy.holder_margin_ns))",
+            "use_again",
+            "now.surely_before(lease.usable_until_ns(keeper.policy.holder_margin_ns))",
             "True",
         ),
         "handed",
@@ -357,7 +357,7 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "conflicts",
-            "return (one, other) not in _COMPATIBLE",
+            "return other not in _BESIDE[one]",
             "return 'X' in (one, other)",
         ),
         "overlap",

@@ -10,7 +10,7 @@ from appliance.admin import moving
 from appliance.daemon import failover
 from appliance.lease import ceiling, shard, whole_shard
 from appliance.node import shards
-from appliance.session import held, second_halves
+from appliance.session import held, session_leases
 from tests.simulation.mutant import Mutant, one
 
 MOVES: tuple[Mutant, ...] = (
@@ -75,7 +75,7 @@ MOVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the half from the shard that comes says less than the other",
-        one(second_halves, "above_of", "lease.shard < shard", "False"),
+        one(session_leases, "above_of", "lease.shard < shard", "False"),
         "halves",
         "moves",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import sessions
-from appliance.session import held, renewal
+from appliance.session import held, session_leases
 from tests.simulation.mutant import Mutant, one
 
 SESSIONS: tuple[Mutant, ...] = (
@@ -15,7 +15,7 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a holder goes on under a lease that was ended alone",
-        one(renewal, "SessionLease.take", "lease.lose('revoked', LossReason.REVOKED, told.get(name))", "pass"),
+        one(session_leases, "SessionLease.take", "lease.lose('revoked', LossReason.REVOKED, told.get(name))", "pass"),
         "published",
         "together",
     ),

@@ -40,9 +40,9 @@ SETS: tuple[Mutant, ...] = (
         "a set that was wounded keeps what it has",
         one(
             leasing,
-            "Leasing._try",
-            "if obstacle is not None:\n    self.relinquish(attempt.taken)\n    return obstacle",
-            "if obstacle is not None:\n    return obstacle",
+            "Leasing._take_all",
+            "if not complete:",
+            "if False:",
         ),
         "served",
         "sets",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from appliance.formats.closed import PACK
 from appliance.formats.lease import Mode
 from appliance.formats.paths import LOCK, SEAL
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.simulation.checkers.forms import CeilingCopy, Ended, SessionWitness, Witness
 from tests.simulation.checkers.naming import author_of
 from tests.simulation.checkers.record import Record

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
     from appliance.node.writer_client import WriterDoor
-    from appliance.session.leasing import Routes
+    from appliance.session.held import Routes
     from tests.simulation.actors.processes import Kit
     from timeagent.units import Instant, Span
 

@@ -15,7 +15,7 @@ from appliance.bag.writing import Committed
 from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Mutex, Semaphore
 from appliance.recipes.mount_election import MountElection
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from appliance.session.session import Session
 from tenure.aio import AsyncCluster
 from tests.support.cluster import Site
@@ -347,7 +347,7 @@ def test_semaphore_that_is_lost_is_told_to_who_waits_for_that(site: Site) -> Non
         session = cluster.session("test")
         slot = await session.take(lambda core: Semaphore(core, "gpu", 2))
         slot.core.lease.lose("broken", LossReason.BROKEN)
-        session.core._keeper.losses.tell()
+        session.core.keeper.losses.tell()
         assert (await slot.lost()).reason is LossReason.BROKEN
         await slot.relinquish()
         async with (

@@ -12,11 +12,10 @@ import pytest
 
 from appliance.formats import merkle
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
-from appliance.formats.merkle import root_of_path
 from auditor.columns import frames
 from auditor.columns.layout import NotPlain, bytes_of
 from tests.support.mutants import plant
-from tests.support.values import root_and_paths
+from tests.support.values import root_and_paths, root_of_path
 from timeagent import core
 
 if TYPE_CHECKING:

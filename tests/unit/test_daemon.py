@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
-from timeagent.agent.agent import Agent
-from timeagent.agent.daemon import Daemon, QueuedEvidence
+from timeagent.agent.agent import Agent, Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules, Weight
 from timeagent.agent.page import PAGE_NAME, PageReader, PageWriter
 from timeagent.clock import SystemClock, boot_id

@@ -5,7 +5,8 @@ import pytest
 from appliance.formats.hints import PLACES_MAX, HintedFile
 from appliance.formats.lease import Mode
 from appliance.formats.witness import SignedWitness, Witness
-from appliance.session.held import Lease, LossReason
+from appliance.session.endings import LossReason
+from appliance.session.held import Lease
 from tests.support.values import NOW_NS, batch, witness
 from timeagent.errors import LeaseLost
 from timeagent.units import MS, SECOND, TimeInterval

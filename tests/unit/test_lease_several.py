@@ -54,7 +54,7 @@ def test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease
     grow(site, living, 2 * TERM)
     busy(site)
     for session in living:
-        session.check_held([lease for lease in leases if lease.keeper is session._keeper])
+        session.check_held([lease for lease in leases if lease.keeper is session.keeper])
     living[0].close()
     busy(site)
     living[1].close()
@@ -107,7 +107,7 @@ def test_who_is_refused_is_told_of_the_lease_that_is_in_the_way_for_longest(
 ) -> None:
     terms = [2 * SECOND, 5 * SECOND, 9 * SECOND]
     leases = [site.session().acquire("a", mode=Mode.S, term_s=terms[number] / SECOND)[0] for number in order]
-    (denied,) = site.session("rival")._leasing._client(0).acquire(["a"])
+    (denied,) = site.session("rival").keeper.client(0).acquire(["a"])
     assert isinstance(denied, Denied)
     assert denied.until_ns == max(lease.expiry_ns for lease in leases)
 

@@ -109,14 +109,14 @@ def test_whatever_stops_a_set_gives_back_what_it_has(site: HandSite) -> None:
 def test_clock_that_fails_in_the_middle_of_a_set_gives_back_what_it_has(site: HandSite) -> None:
     domains = of_shards(site, 0, 1)
     session = site.session()
-    transport = session._leasing._routes.transport
+    transport = session.keeper.routes.transport
 
     def no_time(shard: int) -> object:
         if shard == 1:
             raise BadTime("no-time", "planted")
         return transport(shard)
 
-    session._leasing._routes.transport = no_time  # type: ignore[method-assign, assignment]
+    session.keeper.routes.transport = no_time  # type: ignore[method-assign, assignment]
     with pytest.raises(BadTime):
         session.acquire(*domains)
     del site.transport
@@ -186,14 +186,14 @@ def test_older_set_wounds_the_younger_one_which_wins_later(site: HandSite) -> No
     won: list[str] = []
 
     # The younger set has both tentatively when the older one, asked for a moment before, comes to take them.
-    ask = older._leasing._client(0).ask(low)
+    ask = older.keeper.client(0).ask(low)
     site.time.advance(MS)
 
     def older_comes(requests: list[Request]) -> None:
         if isinstance(requests[0], Upgrade):
             site.transports[0].before = lambda _: None
             site.transports[2].before = lambda _: None
-            client = older._leasing._client
+            client = older.keeper.client
             client(0).ask = lambda *_: ask  # type: ignore[method-assign]
             with older.acquire(low, high, timeout_s=0):
                 won.append("older")
@@ -217,7 +217,7 @@ def test_younger_set_cannot_take_what_an_older_one_has_tentatively(site: HandSit
 
     site.transports[0].before = younger_comes
     older.acquire(low, high, timeout_s=0)
-    older.check_held(list(older._keeper.held))
+    older.check_held(list(older.keeper.held))
 
 
 def test_busy_names_who_has_it_why_since_when_and_until_when(site: HandSite) -> None:

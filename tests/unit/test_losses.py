@@ -13,7 +13,8 @@ from appliance.bag.writing import Committed
 from appliance.cli import leases
 from appliance.formats.lease import Holder, Mode
 from appliance.lease.wire import Acquire, Renew, Revoke
-from appliance.session.held import Loss, LossReason, Outlook
+from appliance.session.endings import LossReason, Outlook
+from appliance.session.held import Loss
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import NOW_NS, TIME_KEY

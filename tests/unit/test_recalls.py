@@ -12,7 +12,8 @@ from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended
 from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, WantedLease
-from appliance.session.held import Loss, LossReason
+from appliance.session.endings import LossReason
+from appliance.session.held import Loss
 from appliance.session.stamping import Publication
 from tests.support.cluster import HandSite, Site, hand_sites, sites
 from tests.support.values import NOW_NS
@@ -290,7 +291,7 @@ def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
     session._pending[bytes(16)] = undecided
     session.relinquish([lease])
     assert lease.ended in ("relinquished", "abandoned")
-    assert session._keeper.held == {}
+    assert session.keeper.held == {}
 
 
 # -- over a socket, in threads -----------------------------------------------------------------------------------------
@@ -356,7 +357,7 @@ def test_who_waits_gives_way_only_to_an_older_one_that_goes_on_waiting_for_what_
             )
             return Recalled(request_id=bytes(16), run=bytes(8), heard=0, wanted=(wanted,))
 
-        monkeypatch.setattr(session._leasing, "hear", hear)
+        monkeypatch.setattr(session._recalls, "ask", hear)
         began = site.time.boot_ns()
         with pytest.raises(TryAgain) as told:
             session.acquire("b", timeout_s=8)

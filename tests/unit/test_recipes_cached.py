@@ -12,7 +12,7 @@ from appliance.bag.writing import Committed, NotCommitted
 from appliance.recipes import cached_value as module
 from appliance.recipes.cached_value import EARLY_RECALLS, UNKEPT_USES, CachedValue
 from appliance.session import held
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.documents import blocks, run_program
 from tests.support.mutants import Mutant, check_noticed
@@ -169,7 +169,7 @@ def test_value_that_could_not_be_written_is_not_read_from_memory(stage: Stage, m
 
 def test_nothing_is_read_from_memory_once_the_lease_is_revoked(stage: Stage) -> None:
     stage.one.set(b"a")
-    lease = stage.sessions[0].standing.in_use(NAME)
+    lease = stage.sessions[0].keeper.in_use(NAME)
     assert lease is not None
     lease.lose("revoked", LossReason.REVOKED)
     before = stage.asked()
@@ -212,7 +212,7 @@ def test_name_that_is_written_from_all_sides_is_not_kept(stage: Stage) -> None:
     for number in range(UNKEPT_USES):
         recalls = stage.one.counts.recalls
         assert stage.one.update(lambda old: (old or b"") + b"!") == Committed()
-        assert stage.sessions[0].standing.in_use(NAME) is None
+        assert stage.sessions[0].keeper.in_use(NAME) is None
         assert stage.one.counts.recalls == recalls
         assert stage.two.get() is not None, number
     stage.one.get()

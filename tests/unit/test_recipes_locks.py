@@ -8,7 +8,8 @@ import pytest
 
 from appliance.lease.wire import Acquire, Inspect, Relinquish, Request
 from appliance.recipes.exclusion import Locked, Mutex, RWLock, Semaphore
-from appliance.session.held import Loss, LossReason
+from appliance.session.endings import LossReason
+from appliance.session.held import Loss
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost, TryAgain
 from timeagent.units import SECOND
@@ -185,7 +186,7 @@ def test_slot_of_another_number_that_was_renewed_since_the_look_refuses(
 ) -> None:
     holder, asker = site.session(), site.session()
     hold = Semaphore(holder, "gpu", 2).acquire()
-    look = asker.standing.leases_below
+    look = asker.keeper.leases_below
 
     def slowly(tree: str) -> list[LeaseView]:
         """See what there is, then take longer for the next line than a lease lasts, while all are renewed."""
@@ -196,7 +197,7 @@ def test_slot_of_another_number_that_was_renewed_since_the_look_refuses(
             asker.renew_due()
         return seen
 
-    monkeypatch.setattr(asker.standing, "leases_below", slowly)
+    monkeypatch.setattr(asker.keeper, "leases_below", slowly)
     with pytest.raises(BadRequest) as told:
         Semaphore(asker, "gpu", 5).acquire(timeout_s=0)
     assert told.value.code == "semaphore-size"
@@ -231,7 +232,7 @@ def test_who_had_the_turn_and_lost_it_before_its_slot_was_granted_has_no_slot(si
     assert len(taken) == 5
     for hold in taken:
         hold.check()
-    assert not [each for each in site.session().standing.leases_below("/semaphore:gpu/1") if each]
+    assert not [each for each in site.session().keeper.leases_below("/semaphore:gpu/1") if each]
 
 
 def test_free_slot_takes_as_many_requests_whatever_their_number(site: HandSite) -> None:

@@ -13,7 +13,7 @@ from appliance.cli.run import Held
 from appliance.formats.lease import Mode
 from appliance.recipes import processes as module
 from appliance.recipes.processes import BEAT_NS, ProcessTree, Run
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
 from timeagent.errors import BadTime, LeaseLost

@@ -119,7 +119,7 @@ def test_lease_that_its_shard_does_not_know_any_more_is_lost_by_name(site: HandS
 def test_child_after_fork_can_neither_write_nor_give_back(site: HandSite) -> None:
     session = site.session()
     leases = session.acquire("a")
-    session._process += 1
+    session.keeper.process += 1
     uses: tuple[Callable[[], object], ...] = (
         lambda: publish(session, leases, b"1"),
         lambda: session.acquire("b"),
@@ -132,7 +132,7 @@ def test_child_after_fork_can_neither_write_nor_give_back(site: HandSite) -> Non
     session.relinquish(leases)
     session.close()
     assert sent(site, Relinquish) == []
-    session._process -= 1
+    session.keeper.process -= 1
     assert publish(session, leases, b"1") == Committed()
 
 

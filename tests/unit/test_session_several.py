@@ -11,7 +11,7 @@ import pytest
 from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
-from appliance.session.held import LossReason
+from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG
 from tests.support.values import keyring, trust_record
@@ -292,7 +292,7 @@ def test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wai
     session = site.session()
 
     def lose() -> bool:
-        held = {site.shard_of(lease.domain): lease for lease in session._keeper.held}
+        held = {site.shard_of(lease.domain): lease for lease in session.keeper.held}
         if lost in held:
             held[lost].lose("revoked", LossReason.BROKEN)
         return False

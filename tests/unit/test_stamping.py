@@ -10,7 +10,8 @@ from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed
 from appliance.formats.framing import CommittedFrame, Frame, open_frame, pieces
 from appliance.formats.paths import Grid
-from appliance.session.held import Lease, LossReason
+from appliance.session.endings import LossReason
+from appliance.session.held import Lease
 from appliance.session.stamping import AheadOfClock, FrameStamper, InForce, Publication, WriterState
 from tests.support.bags import FixedRecords
 from tests.support.clocks import HandTime

@@ -1,7 +1,7 @@
-"""The time agent: asks sources, decides what may be said, publishes it every period, signs nonces. It has no threads.
+"""The time agent: asks sources, decides what may be said, publishes it every period, signs nonces; and its process.
 
-Whoever runs it (timeagent/agent/daemon.py, a test, a simulation) calls ``turn`` every period and ``poll`` for each
-source at that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
+The agent has no threads. Whoever runs it (``Daemon``, a test, a simulation) calls ``turn`` every period and ``poll``
+for each source at that source's pace; ``poll`` may block, ``turn`` never waits for a source. One turn:
 
 1. read all clocks; a step, a suspend or a stall drops every sample and begins a new clock epoch;
 2. once a second, or as soon as every source has answered after a drop, combine what the sources say and decide; in
@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Lock
+from threading import Condition, Lock, Thread
+from typing import Any, Final
 
 import msgspec
 
@@ -26,15 +28,17 @@ from ..canonical import digest
 from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
 from ..errors import BadTime
 from ..keys import KeyInUse, Signer
+from ..notify import Notifier
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.nonce import Exchanged, PeerSource
-from ..units import Span, TimeInterval
-from .bounded_clock import BoundedClock, ask
-from .discipline import Agreed, Bound, ClockMoment, Listed, Report, Rules, SourcesContradict, Voice
+from ..sources.port import DatagramDoor
+from ..units import SECOND, Span, TimeInterval
+from .bounded_clock import PERIOD_NS, BoundedClock, ask
+from .discipline import OWN_GROUP, Agreed, Bound, ClockMoment, Listed, Report, Rules, SourcesContradict, Voice
 from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, evidence_record
 from .page import PageSink
 
-_MILLION = 1_000_000
+_MILLION: Final = 1_000_000
 
 
 class Carried:
@@ -337,3 +341,142 @@ class Agent(BoundedClock):
         if source in verdict.dissenting:
             return "dissents"
         return "shapes" if source in verdict.voices else "agrees"
+
+
+_EVIDENCE_WAITING_MAX: Final = 64
+_JOIN_S: Final = 2.0
+
+
+class QueuedEvidence:
+    """Evidence on its way to a disk: handing it over never waits. What does not fit is dropped, and counted."""
+
+    def __init__(self, sink: EvidenceSink) -> None:
+        """Take the real sink, which may block."""
+        self._sink = sink
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_EVIDENCE_WAITING_MAX)
+        self.dropped = 0
+
+    def keep(self, record: dict[str, Any]) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def drain(self, *, wait: bool = False) -> None:
+        """Write what waits; with ``wait`` for the first as long as it takes, or until ``wake``. Blocks."""
+        try:
+            record = self._waiting.get(block=wait)
+            while True:
+                if record is not None:
+                    self._sink.keep(record)
+                record = self._waiting.get_nowait()
+        except queue.Empty:
+            return
+
+    def wake(self) -> None:
+        """End the wait of ``drain``. Where the queue is full it does not wait."""
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(None)
+
+
+class Daemon:
+    """The agent as a process: one thread publishes, one for each source asks, one for each door answers.
+
+    The publishing thread waits for nobody: a source that hangs only falls silent, a disk that hangs only delays
+    evidence. It is late when the machine gives it no processor; readers refuse what is stale anyway, and the unit gives
+    it a real-time priority (docs/operators.md). Ends when told to, or when a thread meets what it does not expect: then
+    it says so, and whoever supervises it starts the next run.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        clock: MachineClock,
+        listed: Sequence[Listed],
+        doors: Sequence[DatagramDoor],
+        evidence: QueuedEvidence,
+        notifier: Notifier,
+    ) -> None:
+        self._agent = agent
+        self._clock = clock
+        self._listed = listed
+        self._doors = doors
+        self._evidence = evidence
+        self._notifier = notifier
+        self._pace = Condition()
+        self._moves = 0
+        self._ended = False
+        self._failed: BaseException | None = None
+        agent.on_moved = self._ask_again
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Publish until told to stop. Blocks. Raises what a thread did not expect."""
+        threads = [self._thread(f"source {each.name}", self._ask, each) for each in self._listed]
+        threads += [self._thread("door", door.serve, lambda: self._ended) for door in self._doors]
+        threads.append(self._thread("evidence", self._write))
+        self._agent.turn()
+        for each in self._listed:
+            if each.group == OWN_GROUP:  # first: what is asked of peers covers what they say
+                self._agent.poll(each)
+        for thread in threads:
+            thread.start()
+        self._notifier.ready("publishing")
+        try:
+            self._publish(stop)
+        finally:
+            self._ended = True
+            with self._pace:
+                self._pace.notify_all()
+            for door in self._doors:
+                door.wake()
+            self._evidence.wake()
+            self._notifier.stopping()
+            for thread in threads:
+                thread.join(_JOIN_S)  # one that waits for a mount may stay: it is a daemon thread
+            self._evidence.drain()
+        if self._failed is not None:
+            raise self._failed
+
+    def _publish(self, stop: Callable[[], bool]) -> None:
+        due = self._clock.boot_ns()
+        told = due
+        while not stop() and self._failed is None:
+            due += PERIOD_NS
+            now = self._clock.boot_ns()
+            if due > now:
+                self._clock.sleep(due - now)
+            else:
+                due = now  # late: no burst to catch up
+            self._agent.turn()
+            if self._notifier.watchdog_ns and now - told >= self._notifier.watchdog_ns // 3:
+                told = now
+                self._notifier.alive()
+
+    def _thread(self, name: str, work: Callable[..., None], *given: Any) -> Thread:  # noqa: ANN401 - of the work
+        def guarded() -> None:
+            try:
+                work(*given)
+            except BaseException as problem:  # noqa: BLE001 - the publishing thread raises it
+                _log.exception("thread-failed thread=%s", name)
+                self._failed = problem
+
+        return Thread(target=guarded, name=name, daemon=True)
+
+    def _ask(self, listed: Listed) -> None:
+        """Ask a source at its pace, and when the clocks have moved."""
+        while not self._ended:
+            moves = self._moves
+            due = self._clock.boot_ns() + listed.period_ns
+            self._agent.poll(listed)
+            left = max(0, due - self._clock.boot_ns()) / SECOND
+            with self._pace:
+                self._pace.wait_for(lambda: self._ended or self._moves != moves, timeout=left)  # noqa: B023 - now
+
+    def _ask_again(self) -> None:
+        with self._pace:
+            self._moves += 1
+            self._pace.notify_all()
+
+    def _write(self) -> None:
+        while not self._ended:
+            self._evidence.drain(wait=True)

@@ -101,6 +101,8 @@ def parse_agent_settings(text: str, path: Path) -> AgentSettings:
         raise _bad(path, str(problem)) from None
     if not 1 <= raw.drift_ppm <= PPM_MAX:
         raise _bad(path, f"drift_ppm is {raw.drift_ppm}: from 1 to {PPM_MAX}")
+    if "" in raw.peers.values():
+        raise _bad(path, f"peers.{next(node for node, text in raw.peers.items() if not text)} is empty")
     if not -1 <= raw.liars <= LIARS_MAX:
         raise _bad(path, f"liars is {raw.liars}: from 0 to {LIARS_MAX}, or -1 for fewer than half")
     return AgentSettings(
@@ -115,7 +117,7 @@ def parse_agent_settings(text: str, path: Path) -> AgentSettings:
         evidence=Path(raw.evidence) if raw.evidence else path.parent / "evidence",
         roughtime_servers=path.parent / raw.roughtime_servers if raw.roughtime_servers else None,
         roughtime_listen=_endpoint(raw.roughtime_listen, "roughtime_listen", path),
-        peers={node: _peer(address, node, path) for node, address in raw.peers.items()},
+        peers={node: peer for node, text in raw.peers.items() if (peer := _endpoint(text, f"peers.{node}", path))},
     )
 
 
@@ -129,13 +131,6 @@ def _radius(text: str, path: Path) -> Span:
     if not 0 < span <= DAY:
         raise _bad(path, f"mount_radius is {text!r}: above 0 and at most a day")
     return span
-
-
-def _peer(address: str, node: str, path: Path) -> Endpoint:
-    endpoint = _endpoint(address, f"peers.{node}", path)
-    if endpoint is None:
-        raise _bad(path, f"peers.{node} is empty")
-    return endpoint
 
 
 def _endpoint(text: str, name: str, path: Path) -> Endpoint | None:
@@ -191,7 +186,7 @@ def listed_sources(
             node,
             UdpExchange(endpoint, timeout_ns=PEER_TIMEOUT_NS),
             refuses(node),
-            _stream(chance),
+            random.Random(chance.getrandbits(256)),  # noqa: S311 - a stream of its own: a thread of its own asks
             own_word=own_word,
         )
         listed.append(Listed(peer, period_ns=PEER_PERIOD_NS))
@@ -199,8 +194,3 @@ def listed_sources(
         mount = MountSource(clock, touch, settings.mount_radius_ns)
         listed.append(Listed(mount, Weight.CROSS_CHECK, period_ns=MOUNT_PERIOD_NS))
     return [*listed, Listed(assumed, Weight.ASSUMED)]
-
-
-def _stream(chance: random.Random) -> random.Random:
-    """Return a stream of its own: sources are asked by threads of their own."""
-    return random.Random(chance.getrandbits(256))  # noqa: S311 - nonces, from a generator that the main seeded

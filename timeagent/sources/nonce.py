@@ -206,25 +206,21 @@ class NonceClient:
 
     def sign(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes. Blocks for the answer. Raises BadTime."""
-        question = self._question(NonceKind.SIGN, digest)
-        return token_of(question, self._ask(question), "the time agent")
+        return token_of(*self._asked_of(NonceKind.SIGN, digest), "the time agent")
 
     def report(self) -> bytes:
         """Return what each source says, as JSON. Blocks for the answer. Raises BadTime."""
-        question = self._question(NonceKind.REPORT, bytes(32))
-        return content_of(question, self._ask(question), "the time agent")
+        return content_of(*self._asked_of(NonceKind.REPORT, bytes(32)), "the time agent")
 
-    def _question(self, kind: NonceKind, nonce: bytes) -> NonceQuestion:
-        return NonceQuestion(kind, next(self._asked).to_bytes(8, "big"), nonce)
-
-    def _ask(self, question: NonceQuestion) -> bytes:
+    def _asked_of(self, kind: NonceKind, nonce: bytes) -> tuple[NonceQuestion, bytes]:
+        question = NonceQuestion(kind, next(self._asked).to_bytes(8, "big"), nonce)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
                 door.settimeout(TIMEOUT_NS / SECOND)
                 door.bind("")  # an abstract name that the kernel chooses: the answer needs an address
                 door.connect(str(self._path))
                 door.send(encode_question(question))
-                return first_wanted(door, lambda data: answers(question, data))
+                return question, first_wanted(door, lambda data: answers(question, data))
         except TimeoutError:
             pass
         except OSError as problem:
@@ -304,13 +300,7 @@ class PeerSource:
         data = self._exchange(encode_question(question), lambda each: answers(question, each))
         after = self._machine.realtime_ns()
         token = token_of(question, data, self.name)
-        self._judge(token, peer_digest(nonce))
-        self.asked = Exchanged(own, chance, token.encode())
-        cluster_time = bool(token.flags & TimeFlags.CLUSTER)
-        return Sample(offset_between(token.interval, before, after), boot_ns, cluster_time=cluster_time)
-
-    def _judge(self, token: SignedTime, covered: bytes) -> None:
-        reason = self._refuses(token, covered)
+        reason = self._refuses(token, peer_digest(nonce))
         if reason is not None:
             raise BadTime("peer-key", f"{self.name}: {reason}", hint="compare the trust record and the peer's address")
         if not token.status.usable:
@@ -321,3 +311,6 @@ class PeerSource:
             raise BadTime(
                 "peer-assumed", f"{self.name} states its radius and measures nothing", hint="run chrony there"
             )
+        self.asked = Exchanged(own, chance, token.encode())
+        cluster_time = bool(token.flags & TimeFlags.CLUSTER)
+        return Sample(offset_between(token.interval, before, after), boot_ns, cluster_time=cluster_time)

@@ -21,8 +21,8 @@ class Dozing(SessionKit):
 
     def __init__(self, world: World, process: Process) -> None:
         super().__init__(world, process)
-        standing, self._dozes = self.session.standing, False
-        renew, look = self.session.renew_due, standing.leases_below
+        keeper, self._dozes = self.session.keeper, False
+        renew, look = self.session.renew_due, keeper.leases_below
 
         def looks(domain: str) -> list[LeaseView]:
             views = look(domain)
@@ -32,7 +32,7 @@ class Dozing(SessionKit):
                 self._dozes = False
             return views
 
-        standing.leases_below = looks
+        keeper.leases_below = looks  # type: ignore[method-assign]
         self.session.renew_due = lambda: None if self._dozes else renew()  # type: ignore[method-assign]
 
 

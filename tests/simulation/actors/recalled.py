@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from appliance.session.held import LossReason, Recall
+from appliance.session.endings import LossReason, Recall
 from tests.simulation.actors.session import Application
 
 if TYPE_CHECKING:

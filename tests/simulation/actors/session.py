@@ -78,9 +78,9 @@ class SessionKit(Kit):
             background=False,
         )
         world.sessions.append(self.session)
-        keeper, leasing = self.session._keeper, self.session._leasing
+        keeper = self.session.keeper
         keeper.lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
-        leasing.holder = msgspec.structs.replace(leasing.holder, process=world.number(), boot=bytes(16))
+        keeper.holder = msgspec.structs.replace(keeper.holder, process=world.number(), boot=bytes(16))
         found = keeper.losses.found
 
         def lost(loss: Loss) -> None:

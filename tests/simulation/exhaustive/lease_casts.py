@@ -90,7 +90,7 @@ def _hold(port: Port, *, name: str, wanted: Mapping[str, Mode], renews: int, end
     time, routes = RoomTime(port), RoomRoutes(port)
     incarnation = name.encode().ljust(8, b"-")
     holder = Holder(node=name, process=1, boot=bytes(16), incarnation=incarnation, purpose="p")
-    leasing = Leasing(Keeper(time, POLICY), routes, holder, random.Random(name))
+    leasing = Leasing(Keeper(time, POLICY, routes, holder, random.Random(name)))
     leasing.session_leases.drop_from = 1 if ends == "drop" else 16
     try:
         leases, _ = leasing.acquire(wanted, POLICY.lease_term_max_ns, 0, together=together)

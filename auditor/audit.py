@@ -24,32 +24,27 @@ from appliance.formats.paths import LOGS, Grid, Rack
 from auditor.rules import suspects
 from timeagent.errors import Environment
 
-from .columns.index import (
+from .columns.audit_file import (
     INDEX_ERRORS,
-    PART_RANKS,
-    Coverage,
     Database,
-    Index,
     PartStore,
     close_index,
     environment,
     temporary_database,
     write_index,
 )
-from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
+from .columns.index import PART_RANKS, Coverage, Index
+from .columns.layout import ENTRIES, FRAMES, USES, Spool
 from .columns.parts import (
+    PARTS,
     WHOLE,
     EvidenceSource,
     Narrowing,
     Part,
-    PartMaker,
     Unit,
     check_asked,
-    decode_part,
     default_jobs,
-    encode_part,
     in_order,
-    later,
 )
 from .evidence.finding import Evidence, Finding, found
 from .evidence.finding import in_order as once_each
@@ -64,21 +59,17 @@ from .rules.chains import (
     check_maps,
     check_phases,
     check_records_there,
-    counting,
-    followed,
+    cluster_facts,
 )
 from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.history import (
     Closings,
     ClusterFacts,
-    HeadFact,
     SessionHistory,
     SessionName,
-    ShardRun,
     ceiling_chains,
     domain_history,
     head_facts,
-    runs,
     session_histories,
 )
 from .rules.leases import check_domain
@@ -93,7 +84,6 @@ from .timeline.timeline_writer import (
     EventRows,
     TimelineWriter,
     keep_timeline,
-    written_timeline,
 )
 from .timeline.what_if import read_one_by_one
 from .walk.bags import BagWalk, check_foreign
@@ -181,9 +171,9 @@ def _run(
         if run.whole.doubted:  # of a timeline ledgers come first, before anything is doubted
             told, staged = EventRows(), TimelineWriter(staged.db)
             read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
-            staged.take(told.chunks())
+            staged.take(told.encoded())
         if own:
-            return result, written_timeline(staged, result.findings if own[1] is None else own[1])
+            return result, staged.write(result.findings if own[1] is None else own[1])
         keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
     except INDEX_ERRORS as problem:
         raise Environment(
@@ -248,9 +238,9 @@ class _AuditRun:
         keep = self._spool.keep if self._spool else list
         hashed = self.options.hashed
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
-        births, told = PartMaker(), EventRows()
+        births, told = Part(), EventRows()
         bags = BagWalk(self._reading, births, self._facts(told))
-        logs = [(log, list(self._places(log, bags))) for log in self.tree.logs()]
+        logs = [(log, places) for log in self.tree.logs() if (places := list(self._places(log, bags)))]
         for path in self.tree.barred(LOGS):
             bags.barred(path.removeprefix(f"{LOGS}/"))
         units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
@@ -258,18 +248,25 @@ class _AuditRun:
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
         parts = self._parts(units)
         for log, places in logs:
-            self._log(log, places, parts, bags)
+            order = SealOrder(self.tree, self._grids[log])
+            for place in places:
+                if isinstance(place, str):
+                    bags.off_grid(place)
+                else:
+                    part = next(parts)
+                    self._take(part, self._taken * PART_RANKS)
+                    self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
         self._take(births.done(), FIRST_RANK)
         whole = self.whole
         if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
             self.records.doubt_keys()
-        chains = PartMaker()
+        chains = Part()
         ShardWalk(self._reading, chains, self._facts(told)).walk_chains()
         self._take(chains.done(), FIRST_RANK)
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
         if self.staged:
-            self.staged.take(told.chunks(), FIRST_RANK)
+            self.staged.take(told.encoded(), FIRST_RANK)
         whole.findings += judge_strangers(self.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
         if self.store:
             self.store.keep_only(unit.path for unit in units)
@@ -301,13 +298,15 @@ class _AuditRun:
         store, progress = self.store, self.progress
         states = {unit.path: store.state(self.tree, unit) for unit in units} if store else {}
         changed = [unit for unit in units if not store or not store.has(unit.path, states[unit.path])]
-        fresh = self._fresh(changed)
+        jobs = self._jobs or default_jobs(len(changed))
+        read = in_order(lambda unit: msgspec.msgpack.encode(self._part(unit)), changed, jobs) if jobs != 1 else None
+        fresh = map(self._part, changed) if read is None else map(PARTS.decode, read)
         missing = {unit.path for unit in changed}
         for done, unit in enumerate(units, 1):
             if unit.path in missing:
                 part = next(fresh)
                 if store and not part.doubted:
-                    store.keep(unit.path, states[unit.path], encode_part(part))
+                    store.keep(unit.path, states[unit.path], msgspec.msgpack.encode(part))
             else:
                 assert store is not None
                 part = store.get(unit.path)
@@ -317,40 +316,22 @@ class _AuditRun:
                 progress(done, len(units), self.whole.counts.messages, unit.path)
             yield part
 
-    def _fresh(self, units: Sequence[Unit]) -> Iterator[Part]:
-        jobs = self._jobs or default_jobs(len(units))
-        if jobs == 1:
-            return map(self._part, units)
-        return map(decode_part, in_order(lambda unit: encode_part(self._part(unit)), units, jobs))
-
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
-        before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
+        before, told, events = dict(self.tree.unreadable), Part(), EventRows()
         if isinstance(unit, Rack):
             grid = self._grids[unit.log]
             listing = self.tree.listing(grid, unit)
             bags = BagWalk(self._reading, told, self._facts(events))
-            told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
+            told.has_seal, told.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.frames.chunks()
         else:
             shards = ShardWalk(self._reading, told, self._facts(events))
             shards.ledger(unit)
             columns = shards.chunks()
-        part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
-        part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
-        return part
-
-    def _log(self, log: str, places: list[Rack | str], parts: Iterator[Part], bags: BagWalk) -> None:
-        if log not in self._grids:
-            return
-        order = SealOrder(self.tree, self._grids[log])
-        for place in places:
-            if isinstance(place, str):
-                bags.off_grid(place)
-                continue
-            part = next(parts)
-            self._take(part, self._taken * PART_RANKS)
-            self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
+        told.columns, told.timeline = self._spool.keep(columns) if self._spool else columns, events.encoded()
+        told.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
+        return told.done()
 
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
@@ -364,73 +345,62 @@ class _AuditRun:
     def _concluded(self) -> Audit:
         """Judge what was read."""
         records, counts, torn = self.records, self.whole.counts, self.whole.ledgers.torn
-        heads = head_facts(self.index)
-        known = runs(heads.values())
-        judged, witnesses = self._judged(heads, known)
+        cluster = self._known()
+        judged, witnesses = self._judged(cluster)
         findings = [*self.whole.findings, *judged, *check_foreign(self.tree)]
         findings += [
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
-        stale = max((fact.token.staleness_ns for fact in heads.values()), default=0)
+        stale = max((fact.token.staleness_ns for fact in cluster.heads.values()), default=0)
         ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale))))
+        known = cluster.runs
+        # A torn last block is a gap, unless a later batch shows that gap already.
+        cut_off = {each for each in torn & known.keys() if known[each].highest == known[each].ledger_end}
         summary = Summary(
             messages=counts.messages,
             rejected=counts.rejected,
             bags=counts.bags,
             witnesses=witnesses,
             provisional=counts.provisional,
-            ledger_gaps=sum(_gaps(run, torn=run.incarnation in torn) for run in known.values())
-            + len(torn - known.keys()),
+            ledger_gaps=sum(len(run.gaps) for run in known.values()) + len(torn - known.keys() | cut_off),
         )
         root = records.root.public if records.root else None
         return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
 
-    def _judged(self, heads: Mapping[HeadName, HeadFact], known: Mapping[bytes, ShardRun]) -> tuple[list[Finding], int]:
-        """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
-        index, records, tree, ledgers = self.index, self.records, self.tree, self.whole.ledgers
-        narrowing, facts, newest = self.options.narrowing, heads.values(), self.whole.newest_time()
-        ceilings = ceiling_chains(index)
+    def _known(self) -> ClusterFacts:
+        """Put together what rules need that look at more than one file."""
+        index, records, whole = self.index, self.records, self.whole
+        heads, ceilings = head_facts(index), ceiling_chains(index)
         of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
-        for token in chain((fact.token for fact in facts), of_ceilings):
-            newest = later(newest, token)
+        for token in chain((fact.token for fact in heads.values()), of_ceilings):
+            whole.saw(token)
         policy, policies = records.newest_policy, Policies(records.widest)
         if policy:
-            policies = Policies(records.widest, policy.number, known_until(self.whole.policy_closed, policy.number))
-        cluster = ClusterFacts(
-            runs=known,
-            heads=heads,
-            ceilings=ceilings,
-            finished=frozenset(ledgers.stopped),
-            maps=records.maps,
-            follows=followed(ceilings, records.maps),
-            counts=counting(facts),
-            policies=policies,
-            coverage=Coverage.of(index, policy, newest),
-            closings=Closings(index.closings()),
-        )
+            policies = Policies(records.widest, policy.number, known_until(whole.policy_closed, policy.number))
+        coverage, closings = Coverage.of(index, policy, whole.latest), Closings(index.closings())
+        return cluster_facts(heads, ceilings, records, whole.ledgers, policies, coverage, closings)
+
+    def _judged(self, cluster: ClusterFacts) -> tuple[list[Finding], int]:
+        """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known."""
+        index, tree, narrowing, policies = self.index, self.tree, self.options.narrowing, cluster.policies
+        facts, ceilings, whole = cluster.heads.values(), cluster.ceilings, self.whole
         if narrowing.domains:
             check_asked(narrowing, index.all_domains())
         sessions = session_histories(index, cluster)
         seen = judge_buckets(index, cluster, sessions, narrowing, self.options.jobs)
-        findings = [policies.judged(each.finding, each.signed_ns) for each in self.whole.beyond_policy]
+        findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
         findings += check_heads(facts, ceilings, policies)
         findings += check_ceilings(ceilings, policies)
-        findings += check_phases(facts, ceilings, records)
-        findings += check_maps(records.maps)
+        findings += check_phases(facts, ceilings, self.records)
+        findings += check_maps(cluster.maps)
         if tree.names("shards"):
             findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
-        findings += (
-            each for each in check_ledgers(facts, ceilings, ledgers, newest, known) if not tree.hides(each.subject)
-        )
+        of_ledgers = check_ledgers(facts, ceilings, whole.ledgers, whole.latest, cluster.runs)
+        findings += (each for each in of_ledgers if not tree.hides(each.subject))
         findings += seen.findings
         if narrowing.whole:  # of a session lease some leases alone say too little
             findings += check_sessions(sessions, seen.notes, cluster)
         return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
-
-
-def _gaps(run: ShardRun, *, torn: bool) -> int:
-    """A torn last block is a gap, unless a later batch shows that gap already."""
-    return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
 
 
 _WORTH_IT: Final = 2_000_000
@@ -464,12 +434,12 @@ def judge_buckets(
 
     def judged(number: int) -> bytes:
         entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
-        clean = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
+        suspect, witnesses = suspects.judge_domains(entries, uses, heads, session_columns, cluster)
         del entries, uses
-        seen = BucketSeen(witnesses=clean.witnesses)
+        seen = BucketSeen(witnesses=witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
-        suspect = set(clean.suspects) - {""}
-        for rows in index.rows_of(number, suspect) if suspect else ():
+        asked = set(suspect) - {""}
+        for rows in index.rows_of(number, asked) if asked else ():
             history = domain_history(rows, cluster, sessions)
             seen.witnesses += sum(len(lease.told) for lease in history.leases)
             if narrowing.judges(rows.domain):

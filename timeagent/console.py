@@ -61,6 +61,16 @@ def one_of(*arguments: Argument) -> Argument:
     return lambda parser: together(*arguments)(parser.add_mutually_exclusive_group())  # type: ignore[arg-type]
 
 
+def epilog(text: str) -> Argument:
+    """Return what has the help end with a text, as it stands."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = text
+
+    return add
+
+
 def command(summary: str, run: Work, *arguments: Argument) -> Command:
     """Return a command that takes these arguments, in this order."""
     return Command(summary, together(*arguments), run)

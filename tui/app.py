@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -252,6 +252,13 @@ def _after(names: Sequence[str], name: str) -> str:
 class EvidenceScreen(TopScreen):
     """A screen of what an audit found, or a record tells: in two parts, beside each other where there is room."""
 
+    PARTS: ClassVar[tuple[str, ...]]
+    """By their ids; answers also come while the program ends, and some of them are gone."""
+
+    @property
+    def whole(self) -> bool:
+        return self.is_mounted and all(self.query_one_optional(f"#{part}") is not None for part in self.PARTS)
+
     def on_resize(self) -> None:
         self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
@@ -447,8 +454,7 @@ class TopApp(App[None]):
 
         ``within``: so many seconds all stands still for it: what has come by then is drawn with what is shown already.
         """
-        answer: Future[T | TenureError] = Future()
-        self.feed.do(body, answer.set_result, self._failed)
+        answer = self.feed.do(body, self._failed)
         if within and wait((answer,), within).done:
             take(answer.result())
         else:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from appliance.cli.opening import add_cluster_options
 from appliance.doctor.health import exit_status, not_well, unknown
 from timeagent.clock import SystemClock
-from timeagent.console import argument, command, print_json, say, whole_from
+from timeagent.console import argument, command, present, print_json, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND, rfc3339
 
@@ -68,7 +68,7 @@ def run_top(options: argparse.Namespace) -> int:
         raise BadRequest("two-roots", f"both {options.path} and --root {options.root} are named", hint="name one")
     source = live_source(options.path or options.root, options.node_dir, allow_root=options.allow_root)
     if _as_text(options):
-        return _once(source, json=options.json)
+        return _once(source, options)
     return _live(source, write=options.write)
 
 
@@ -90,7 +90,7 @@ def _offline(options: argparse.Namespace) -> int:
         raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
     if _as_text(options):
         try:
-            return _print(source.state_at(), json=options.json)
+            return _print(source.state_at(), options)
         finally:
             if source.reading.answer is not None:
                 source.reading.answer.timeline.close()
@@ -111,22 +111,18 @@ def _as_text(options: argparse.Namespace) -> bool:
     return bool(options.once or options.json or not (sys.stdout.isatty() and sys.stdin.isatty()))
 
 
-def _once(source: LiveSource, *, json: bool) -> int:
+def _once(source: LiveSource, options: argparse.Namespace) -> int:
     with closing(source):
         state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
-        raise source.mount.error or TryAgain(
-            "no-answer", f"no answer from the mount at {state.path}", hint="see whether its file server answers"
-        )
-    return _print(state, json=json)
+        what, hint = f"no answer from the mount at {state.path}", "see whether its file server answers"
+        raise source.mount.error or TryAgain("no-answer", what, hint=hint)
+    return _print(state, options)
 
 
-def _print(state: ClusterState, *, json: bool) -> int:
-    if json:
-        print_json("tenure.top", json_fields(state))
-    else:
-        say(text_snapshot(state, shutil.get_terminal_size((120, 36)).columns))
-    return 0
+def _print(state: ClusterState, options: argparse.Namespace) -> int:
+    columns = shutil.get_terminal_size((120, 36)).columns
+    return present(options, "tenure.top", json_fields(state), text_snapshot(state, columns))
 
 
 def _live(source: LiveSource, *, write: bool) -> int:

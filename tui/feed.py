@@ -8,6 +8,7 @@ Screens and widgets know no more of the rest of the program than this; ``tui.sou
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -136,22 +137,21 @@ class Feed:
         self._instant = instant
         self._frame.set()
 
-    def do[T](
-        self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]
-    ) -> None:
-        """Start what may take long, or hang, in a thread of its own, and return: one that hangs holds up nobody.
+    def do[T](self, body: Callable[[], T], failed: Callable[[BaseException], None]) -> Future[T | TenureError]:
+        """Start what may take long, or hang, in a thread of its own: one that hangs holds up nobody.
 
-        ``take`` gets what it came to, or why nothing; ``failed`` whatever else it raises. Both are called from there.
+        Returns what it will come to, or why nothing; ``failed`` gets whatever else it raises, there.
         """
+        found: Future[T | TenureError] = Future()
 
         def run() -> None:
             try:
-                found: T | TenureError = body()
+                found.set_result(body())
             except TenureError as problem:
-                found = problem
-            take(found)
+                found.set_result(problem)
 
         self._thread("top work", run, failed)
+        return found
 
     def _thread(self, name: str, body: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
         def guarded() -> None:

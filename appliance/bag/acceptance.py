@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
@@ -21,10 +20,10 @@ import msgspec
 
 from appliance.formats.framing import Frame
 from appliance.formats.lease import Holder, Phase
-from appliance.formats.merkle import root_of_path
+from appliance.formats.merkle import KnownPaths
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
-from appliance.formats.witness import Half, SignedWitness, Witness, head_refused
+from appliance.formats.witness import Half, SessionWitness, SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_range
@@ -87,32 +86,13 @@ type _Part = tuple[int, Half]
 """How much of a lease a witness is, and by which map."""
 
 
-class _LeaseRead(msgspec.Struct, frozen=True, gc=False):
-    """A lease's witness that is good by itself."""
+class _Read(msgspec.Struct, frozen=True, gc=False):
+    """A witness that is good by itself: of a lease, or of a session lease."""
 
-    domain: str
-    correlation_id: bytes
-    holder: Holder
-    floor_ns: Instant
-    expiry_ns: Instant
-    """Of a lease under a session lease: it does not count."""
+    witness: Witness | SessionWitness
     session: _Standing | None
+    """The session lease that it is of, or that its lease is under: then that one's expiry counts."""
     part: _Part
-
-
-@dataclass(frozen=True, slots=True)
-class _SessionRead:
-    """A session lease's witness that is good by itself."""
-
-    session: _Standing
-    holder: Holder
-    expiry_ns: Instant
-    ended: frozenset[bytes]
-    part: _Part
-
-    def covers(self, lease: _LeaseRead) -> bool:
-        """Whether the lease may be written under until this expiry."""
-        return self.holder == lease.holder and lease.correlation_id not in self.ended
 
 
 class FrameVerdict(msgspec.Struct, frozen=True):
@@ -132,8 +112,6 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Judge:
-    """Judges frames by one trust record and one policy."""
-
     def __init__(self, cluster_id: bytes, keyring: Keyring, policy: Policy) -> None:
         """Take the records. Keep verdicts of at most some thousand signatures of each kind."""
         self._cluster_id = cluster_id
@@ -145,10 +123,13 @@ class Judge:
 
     def verdict(self, frame: Frame, name: DataName, bag: Bag) -> FrameVerdict:
         """Say which messages of the frame, found in this file of this bag, are in the record."""
-        allowed = self._allowed(frame, name, bag)
-        if isinstance(allowed, Refusal):
-            return FrameVerdict(0, 0, (), {str(allowed): len(frame.timestamps)})
-        token, standing = allowed
+        head = frame.head
+        token: SignedTime | Refusal = Refusal.MISPLACED
+        if (head.cluster_id, head.log, head.writer) == (self._cluster_id, bag.log, name.writer):
+            token = self._time(head.time, head.writer)
+        standing = token if isinstance(token, Refusal) else self._standing(frame)
+        if isinstance(token, Refusal) or isinstance(standing, Refusal):
+            return FrameVerdict(0, 0, (), {str(standing): len(frame.timestamps)})
         near = r1_range(token, self._policy.r1_tolerance_ns)
 
         def refusal(timestamp: Instant) -> Refusal | None:
@@ -169,49 +150,37 @@ class Judge:
         assert len(accepted) == end - first, "a rule that allows more than one interval"
         return FrameVerdict(first, end, standing.domains, Counter(str(each) for each in refusals if each is not None))
 
-    def _allowed(self, frame: Frame, name: DataName, bag: Bag) -> tuple[SignedTime, AllowedSpan] | Refusal:
-        """Return by what each message's timestamp is judged, or why no message can be accepted."""
-        head = frame.head
-        if (head.cluster_id, head.log, head.writer) != (self._cluster_id, bag.log, name.writer):
-            return Refusal.MISPLACED
-        token = self._time(head.time, head.writer)
-        if isinstance(token, Refusal):
-            return token
-        standing = self._standing(frame)
-        return standing if isinstance(standing, Refusal) else (token, standing)
-
     def _standing(self, frame: Frame) -> AllowedSpan | Refusal:
-        leases: list[_LeaseRead] = []
-        sessions: dict[_Standing, _SessionRead] = {}
+        leases: list[tuple[Witness, _Read]] = []
+        sessions: dict[_Standing | None, tuple[SessionWitness, _Part]] = {}
         for raw in frame.head.witnesses:
             read = self._witness(raw, frame.head.writer, frame.head.incarnation)
-            match read:
-                case Refusal():
-                    return read
-                case _LeaseRead():
-                    leases.append(read)
-                case _SessionRead() if read.session in sessions:
-                    return Refusal.SESSION
-                case _SessionRead():
-                    sessions[read.session] = read
+            if isinstance(read, Refusal):
+                return read
+            if isinstance(read.witness, Witness):
+                leases.append((read.witness, read))
+            elif read.session in sessions:
+                return Refusal.SESSION
+            else:
+                sessions[read.session] = read.witness, read.part
         if not leases:
             return Refusal.NO_LEASE
         expiries: list[Instant] = []
         parts: set[tuple[str, Holder, int, Half]] = set()
-        for lease in leases:
-            expiry, part = lease.expiry_ns, lease.part
-            if lease.session is not None:
-                session = sessions.get(lease.session)
-                if session is None or not session.covers(lease):
+        for lease, read in leases:
+            expiry, part = lease.expiry_ns, read.part
+            if read.session is not None:
+                session, its_part = sessions.get(read.session, (None, part))
+                if session is None or session.holder != lease.holder or lease.correlation_id in session.ended:
                     return Refusal.SESSION
                 # Under a session lease the later word counts: what is not renewed alone says what was, as its expiry.
-                expiry, part = session.expiry_ns, max(session.part, part, key=itemgetter(0))
+                expiry, part = session.expiry_ns, max(its_part, part, key=itemgetter(0))
             expiries.append(expiry)
             parts.add((lease.domain, lease.holder, *part))
         if any(half.other and (*whose, half.other) not in parts for *whose, half in parts):
             return Refusal.HALF
-        domains = tuple(dict.fromkeys(lease.domain for lease in leases))
-        return AllowedSpan(domains, max(lease.floor_ns for lease in leases), min(expiries))
+        domains = tuple(dict.fromkeys(lease.domain for lease, _ in leases))
+        return AllowedSpan(domains, max(lease.floor_ns for lease, _ in leases), min(expiries))
 
     def _read_time(self, raw: bytes, writer: str) -> SignedTime | Refusal:
         try:
@@ -222,14 +191,13 @@ class Judge:
             return Refusal.TIME_REFUSED
         return Refusal.RADIUS if token.radius_ns > self._policy.radius_ns_max else token
 
-    def _read_witness(self, raw: bytes, writer: str, incarnation: bytes) -> _LeaseRead | _SessionRead | Refusal:
+    def _read_witness(self, raw: bytes, writer: str, incarnation: bytes) -> _Read | Refusal:
         try:
             signed = decode(SignedWitness, raw)
             witness, head = signed.statement(), signed.batch_head()
             time = head.signed_time()
-            refused = (
-                self._head(signed.head, signed.signature)
-                or root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root
+            refused = self._head(signed.head, signed.signature) or not KnownPaths(head.count, head.root).holds(
+                signed.entry, signed.index, signed.path
             )
         except Damaged:
             return Refusal.WITNESS_REFUSED
@@ -247,19 +215,7 @@ class Judge:
             return Refusal.HOLDER
         name = witness.session_id
         session = None if name is None else (head.map_number, head.shard, head.incarnation, name)
-        part = head.going_by, head.half
-        if isinstance(witness, Witness):
-            return _LeaseRead(
-                witness.domain,
-                witness.correlation_id,
-                witness.holder,
-                witness.floor_ns,
-                witness.expiry_ns,
-                session,
-                part,
-            )
-        assert session is not None
-        return _SessionRead(session, witness.holder, witness.expiry_ns, frozenset(witness.ended), part)
+        return _Read(witness, session, (head.going_by, head.half))
 
     def _head_refused(self, head: bytes, signature: bytes) -> str | None:
         return head_refused(head, signature, self._keyring, self._cluster_id)

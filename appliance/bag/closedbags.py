@@ -107,9 +107,9 @@ def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
     return PACK not in (storage.look(rack.path, (PACK,)) or ())
 
 
-def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
+def original(storage: Storage, bag_path: str, lock: bytes | None) -> bool:
     """Whether a bag's directory is the one that the seal is about: the lock file in it is the one in the seal."""
-    return bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
+    return lock is not None and bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
 
 
 _RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"
@@ -120,8 +120,6 @@ _RESTORE_FILE: Final = "restore it from a copy of the tree; what this bag held c
 
 
 class ListedFiles:
-    """Opens the listed files of one log's closed bags."""
-
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._packs: dict[str, PackedRack] = {}
@@ -153,7 +151,10 @@ class ListedFiles:
 
     def pieces_of(self, bag: Bag, entry: LockEntry) -> list[Piece]:
         """Return the whole pieces of one listed file. Raises Damaged; TryAgain for a deleted pack."""
-        data = None if bag.rack.path in self._packs else self._from_directory(bag, entry)
+        data = None
+        if bag.rack.path not in self._packs:
+            (data,) = self._storage.read_each(bag.path, (entry.name,))
+            data = self._looked_for(bag, entry) if data is None else data
         if data is not None:
             return _checked(data, entry, f"{bag.path}/{entry.name}")
         pack = self._pack_for(bag, entry)
@@ -161,10 +162,6 @@ class ListedFiles:
         if data is None:
             raise self._vanished(bag.rack, pack.path)
         return _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
-
-    def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
-        (data,) = self._storage.read_each(bag.path, (entry.name,))
-        return self._looked_for(bag, entry) if data is None else data
 
     def _looked_for(self, bag: Bag, entry: LockEntry) -> bytes | None:
         """Read a file that was not there: its absence counts once its directory was looked at."""
@@ -239,8 +236,6 @@ _RACKS_KEPT: Final = 16
 
 
 class ClosedBag(msgspec.Struct, frozen=True, gc=False):
-    """A bag that exists, with its list."""
-
     bag: Bag
     lock: LockFile
 
@@ -274,25 +269,15 @@ class Stretches:
         self.met.append(stretch)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """The bags of a rack that have a directory and lie within ``[start_ns, end_ns)``, which was below the horizon."""
-
-    start_ns: Instant
-    end_ns: Instant
-    bags: tuple[Bag, ...]
-
-
 class ClosedBags:
-    """Finds and opens the closed bags of one log."""
-
     def __init__(self, storage: Storage, grid: Grid, authority: Authority, cluster_id: bytes) -> None:
         self._storage = storage
         self._grid = grid
         self._authority = authority
         self._cluster_id = cluster_id
         self.files = ListedFiles(storage)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[Instant, Instant, list[Bag]]] = {}
+        """By rack two instants, which were below the horizon, and the bags between them that have a directory."""
 
     def between(self, start: Instant, end: Instant, gone: Stretches) -> Iterator[ClosedBag]:
         """Yield the bags that exist and hold instants in ``[start, end)``, in order. ``end`` is not above the horizon.
@@ -362,9 +347,9 @@ class ClosedBags:
         seal = self._authority.sealer.kept(rack)
         if seal is not None:
             return seal
-        known = self._known.get(rack.path)
-        if known is not None and known.start_ns <= start and end <= known.end_ns:
-            return [bag for bag in known.bags if bag.end_ns > start and bag.start_ns < end]
+        begin, until, bags = self._known.get(rack.path, (0, 0, []))
+        if begin <= start and end <= until:
+            return [bag for bag in bags if bag.end_ns > start and bag.start_ns < end]
         span = self._grid.birth.span_ns
         first, last = self._grid.bag(start), self._grid.bag(end - 1)
         if last.start_ns - first.start_ns < _ONE_BY_ONE_MAX * span and self._authority.sealer.sealed(rack) is None:
@@ -373,5 +358,5 @@ class ClosedBags:
         if isinstance(found, list):
             if len(self._known) >= _RACKS_KEPT:
                 self._known.pop(next(iter(self._known)))
-            self._known[rack.path] = _Known(start, end, tuple(found))
+            self._known[rack.path] = start, end, found
         return found

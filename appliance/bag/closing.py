@@ -83,8 +83,6 @@ def read_lock(raw: bytes, bag: Bag, cluster_id: bytes) -> Closed:
 
 
 class Closer:
-    """Closes single bags of one log."""
-
     def __init__(self, context: BagContext, grid: Grid) -> None:
         self._storage = context.storage
         self._time = context.time
@@ -143,24 +141,19 @@ class Closer:
             names = self._storage.list_afresh(bag.path)
             if names is None or LOCK in names:
                 return None
-            entries = self._measured(bag, self._grid.data_of(names))
-            if entries is not None:
+            files, entries = self._grid.data_of(names), list[_Entry]()
+            for name, data in zip(files, self._storage.read_each(bag.path, files), strict=True):
+                if data is None:
+                    break
+                _, size, digest = measure(data)
+                entries.append((name, size, digest))
+            else:
                 return entries
         raise TryAgain(
             "file-unreadable",
             f"{bag.path} lists a data file that cannot be opened",
             hint="the mount hides it, or somebody deletes files by hand: look at the directory",
         )
-
-    def _measured(self, bag: Bag, names: list[str]) -> list[_Entry] | None:
-        """Return what is there of each data file; None if one cannot be found."""
-        entries = []
-        for name, data in zip(names, self._storage.read_each(bag.path, names), strict=True):
-            if data is None:
-                return None
-            _, size, digest = measure(data)
-            entries.append((name, size, digest))
-        return entries
 
     def _promise(self, bag: Bag, entries: Sequence[_Entry]) -> Closed:
         looked, named = self._time.now(), self._records.newest()
@@ -185,8 +178,6 @@ _BAGS_KEPT: Final = 2_048
 
 
 class Sealer:
-    """Seals the racks of one log."""
-
     def __init__(self, context: BagContext, grid: Grid, closer: Closer) -> None:
         self._storage = context.storage
         self._time = context.time
@@ -273,11 +264,8 @@ class Sealer:
             # Asked once a rack: a delay that is changed meanwhile counts from the next rack.
             self._due = {rack.path: rack.end_ns + self._delay_ns(self._records.newest().policy)}
         due = self._due[rack.path]
-        return None if now.surely_past(due) and self._second_opinion(due) else due
-
-    def _second_opinion(self, due: Instant) -> bool:
-        """Whether the file server's clock says so too. A server behind delays seals; it endangers nothing."""
-        return self._storage.server_clock(self._tmp) > due
+        # A file server that is behind delays seals; it endangers nothing.
+        return None if now.surely_past(due) and self._storage.server_clock(self._tmp) > due else due
 
     def _seal_up_to(self, rack: Rack) -> RackSeal:
         """Seal in order. What is older than a rack that may be sealed may be sealed: no clock is asked again."""
@@ -374,8 +362,6 @@ class Contents(msgspec.Struct, frozen=True, gc=False):
 
 
 class Authority:
-    """Answers for the closed bags of one log, and closes what is due."""
-
     def __init__(self, context: BagContext, grid: Grid) -> None:
         self._storage = context.storage
         self._cluster_id = context.records.cluster_id

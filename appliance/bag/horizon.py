@@ -117,20 +117,17 @@ class Horizon:
         now = self._time.now()
         if not now.surely_past(rack.end_ns):
             return False
-        last = self._last_past(rack, now)
+        last = rack
+        if self._parallel.width > 1:  # who seals the last of the racks that may be sealed at once seals those before
+            span = self._grid.birth.rack_ns
+            most = min(rack.start_ns + (RACKS_AT_ONCE - 1) * span, now.earliest - span)
+            last = self._grid.rack(max(rack.start_ns, most))
         if last > rack and not isinstance(self.authority.sealer.seal(last), NotDue):
             rack = last
         elif isinstance(self.authority.sealer.seal(rack), NotDue):
             return False
         self._reach(rack.end_ns)
         return True
-
-    def _last_past(self, rack: Rack, now: TimeInterval) -> Rack:
-        """Return the last of the racks from this one on that may be sealed at once: sealing it seals those before."""
-        if self._parallel.width == 1:
-            return rack
-        most = rack.start_ns + (RACKS_AT_ONCE - 1) * self._grid.birth.rack_ns
-        return self._grid.rack(max(rack.start_ns, min(most, now.earliest - self._grid.birth.rack_ns)))
 
     def _follow(self, rack: Rack) -> bool:
         """Follow the lock files of a rack; true if it is closed to its end."""

@@ -192,17 +192,12 @@ def racks_there(storage: Storage, grid: Grid, after_ns: Instant = 0) -> Iterator
     Names off the grid do not exist. Touches the mount: the log's directory, and each day's as it is come to.
     """
     for day in reversed(storage.list_afresh(grid.log_path) or []):
-        racks = [grid.parse_rack(day, name) for name in _racks_of(storage, grid, day)]
+        names = storage.list_afresh(f"{grid.log_path}/{day}") or [] if _DAY.fullmatch(day) else []
+        racks = [grid.parse_rack(day, name) for name in names]
         for rack in sorted((rack for rack in racks if rack is not None), reverse=True):
             if rack.end_ns <= after_ns:
                 return
             yield rack
-
-
-def _racks_of(storage: Storage, grid: Grid, day: str) -> list[str]:
-    if not _DAY.fullmatch(day):
-        return []
-    return storage.list_afresh(f"{grid.log_path}/{day}") or []
 
 
 class ClosingState(StrEnum):
@@ -216,8 +211,6 @@ class ClosingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BagView:
-    """One bag directory that is there. ``files``: its data files, listed or not."""
-
     bag: Bag
     state: ClosingState
     files: tuple[str, ...]
@@ -244,7 +237,9 @@ def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:
     for name in names:
         bag = grid.parse_bag(rack, name)
         if bag is not None:
-            bags.append(_view_bag(context, grid, bag))
+            inside = context.storage.list_afresh(bag.path) or []
+            files = tuple(each for each in inside if grid.data_name(each) is not None)
+            bags.append(BagView(bag, _state(inside, LOCK, ClosingState.CLOSED), files))
         elif name not in (PRELOCK, SEAL, PACK, RETAINED):
             strangers.append(name)
     size = context.storage.size_of(f"{rack.path}/{PACK}") if PACK in names else None
@@ -259,12 +254,6 @@ def _gone(context: BagContext, rack: Rack, names: list[str]) -> bool:
         return False
     raw = context.storage.read(f"{rack.path}/{SEAL}")
     return raw is not None and open_seal(raw, f"{rack.path}/{SEAL}")[0].lists_files()
-
-
-def _view_bag(context: BagContext, grid: Grid, bag: Bag) -> BagView:
-    names = context.storage.list_afresh(bag.path) or []
-    files = tuple(name for name in names if grid.data_name(name) is not None)
-    return BagView(bag, _state(names, LOCK, ClosingState.CLOSED), files)
 
 
 def _state(names: list[str], last: str, reached: ClosingState) -> ClosingState:

@@ -84,7 +84,6 @@ class FrameOrigin:
         return list(itertools.accumulate(attempt.messages for attempt in self.frame.head.attempts))
 
     def attempt_id(self, index: int) -> bytes:
-        """Return the id of the attempt that a message of the frame belongs to."""
         return self.frame.head.attempts[bisect.bisect_right(self._attempt_ends, index)].id
 
 
@@ -137,7 +136,6 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def position(self) -> Position:
-        """Where it stands in the order of its log."""
         return Position(self.timestamp_ns, *self.origin.rank, self.index)
 
     def __eq__(self, other: object) -> bool:
@@ -158,7 +156,7 @@ _HINT: Final = "give it back as it was printed, or name an instant"
 
 
 class _Cursor(Record, frozen=True):
-    """A position in a log. ``writer`` and ``incarnation`` are empty between two instants."""
+    """A ``Position`` in a log. ``writer`` and ``incarnation`` are empty between two instants."""
 
     log: str
     timestamp_ns: U64
@@ -171,17 +169,7 @@ class _Cursor(Record, frozen=True):
 
 def cursor_text(log: str, position: Position) -> str:
     """Return the position as text: printable ASCII without spaces, some hundred characters."""
-    raw = encode(
-        _Cursor(
-            log=log,
-            timestamp_ns=position.timestamp_ns,
-            writer=position.writer,
-            incarnation=position.incarnation,
-            sequence=position.sequence,
-            twin=position.twin,
-            place=position.place,
-        )
-    )
+    raw = encode(_Cursor(log=log, **position._asdict()))
     return PREFIX + base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
@@ -202,7 +190,7 @@ def parse_cursor(text: str, log: str) -> Position:
         raise bad from None
     if cursor.log != log:
         raise BadRequest("bad-cursor", f"{text!r} is a cursor of the log {cursor.log!r}, not of {log!r}", hint=_HINT)
-    return Position(cursor.timestamp_ns, cursor.writer, cursor.incarnation, cursor.sequence, cursor.twin, cursor.place)
+    return Position(*msgspec.structs.astuple(cursor)[1:])
 
 
 _SMALL: Final = 48

@@ -33,8 +33,6 @@ _TRIES: Final = 5
 
 
 class ObjectStatus(NamedTuple):
-    """What a store says of an object."""
-
     size: int
     """Bytes."""
     modified_ns: Instant
@@ -66,7 +64,6 @@ class ObjectStorage:
     listing_pause_ns: Span = 5 * MINUTE
 
     def __init__(self, bucket: Bucket) -> None:
-        """Take the bucket. Asks nothing yet."""
         self._bucket = bucket
         self._fresh = itertools.count(1)
 

@@ -29,7 +29,7 @@ from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Ra
 from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
-from ..formats.closed import PACK, PackMaker, RackSeal
+from ..formats.closed import PACK, PackMaker
 from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
 from .closing import Sealer
 from .logs import racks_there
@@ -52,8 +52,6 @@ class PackState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What became of a rack."""
-
     state: PackState
     made: bool = False
     """Whether this call published the pack."""
@@ -68,8 +66,6 @@ class _Vanished(Exception):
 
 
 class Packer:
-    """Packs the racks of one log."""
-
     def __init__(self, context: BagContext, grid: Grid, sealer: Sealer) -> None:
         self._storage = context.storage
         self._grid = grid
@@ -100,7 +96,8 @@ class Packer:
                 # Between two looks retention may delete the pack, and a link that the server is late with may put it
                 # there again. Only while a directory stands that the seal is about, a file without a pack is a loss.
                 if not self._has_pack(rack):
-                    void = self._void(seal, bags)
+                    locks = {entry.bag: entry.lock for entry in seal.entries}
+                    void = [bag for bag in bags if not original(self._storage, bag.path, locks.get(bag.name))]
                     if len(void) < len(bags):
                         raise Damaged(
                             "file-missing", f"{missing} is listed in the lock file and is not there", hint=_RESTORE
@@ -153,11 +150,6 @@ class Packer:
         packed = open_packed(self._storage, rack)
         return packed is not None and verify(packed, self._maker(rack))
 
-    def _void(self, seal: RackSeal, bags: list[Bag]) -> list[Bag]:
-        """Return the directories that the seal is not about."""
-        locks = {entry.bag: entry.lock for entry in seal.entries}
-        return [bag for bag in bags if bag.name not in locks or not original(self._storage, bag.path, locks[bag.name])]
-
     def _sweep(self, state: PackState, bags: list[Bag], *, made: bool = False) -> PackReport:
         left = [bag.path for bag in bags if not self._remove(bag)]
         return PackReport(state, made, len(bags) - len(left), tuple(left))
@@ -207,8 +199,6 @@ def verify(packed: PackedRack, maker: PackMaker) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OldPack:
-    """A pack that retention deletes."""
-
     rack: Rack
     path: str
     size: int
@@ -223,8 +213,6 @@ class NotPacked:
 
 
 class Retention:
-    """Deletes the old packs of one log."""
-
     def __init__(self, context: BagContext, grid: Grid, keep_ns: Span) -> None:
         """Keep what ended less than ``keep_ns`` ago; at least one day. Touches nothing yet."""
         assert keep_ns >= DAY

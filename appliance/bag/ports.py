@@ -149,8 +149,6 @@ class Threads(Parallel):
 
 
 class RecordNumbers(msgspec.Struct, frozen=True):
-    """The numbers of a trust record and of a policy record."""
-
     trust: int
     policy: int
 

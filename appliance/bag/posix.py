@@ -13,6 +13,7 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -23,18 +24,31 @@ from .ports import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""
-_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EAGAIN, errno.ESPIPE})
 """What opening or reading says of a symbolic link, a socket, a directory, a pipe: no regular file, so not ours."""
-_NO_LINKS: Final = frozenset({errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-
 _IN_THE_WAY: Final = (
     "a file or a symbolic link stands where a directory belongs: move it out of the way, "
     "or, as a root, name the directory itself"
 )
+_PROBLEMS: Final = (
+    (
+        {errno.EACCES, errno.EPERM, errno.EROFS},
+        "mount-refused",
+        "check owner, group and mode of the directory, and the mount's options",
+    ),
+    ({errno.ENOSPC, errno.EDQUOT}, "mount-full", "free space or raise the quota"),
+    (
+        {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK},
+        "no-hard-links",
+        "use a file system with hard links, and one for the whole root",
+    ),
+    ({errno.ENAMETOOLONG}, "name-too-long", "mount the root at a shorter path, or name the log shorter"),
+    (_ABSENT, PATH_ABSENT, "check that the root is mounted"),
+    (_NO_DIRECTORY, NOT_A_DIRECTORY, _IN_THE_WAY),
+)
+"""What the operating system says, the code of the error that it becomes, and the way out."""
 
 _FILE_MODE: Final = 0o664
 _DIRECTORY_MODE: Final = 0o775
@@ -338,20 +352,9 @@ def _size_not_expected(path: str, what: str) -> Environment:
 
 def _environment(verb: str, path: str, problem: OSError) -> Environment:
     said = f"{verb} {path}: {problem.strerror or problem}"
-    if problem.errno in _REFUSED:
-        return Environment(
-            "mount-refused", said, hint="check owner, group and mode of the directory, and the mount's options"
-        )
-    if problem.errno in _FULL:
-        return Environment("mount-full", said, hint="free space or raise the quota")
-    if problem.errno in _NO_LINKS:
-        return Environment("no-hard-links", said, hint="use a file system with hard links, and one for the whole root")
-    if problem.errno == errno.ENAMETOOLONG:
-        return Environment("name-too-long", said, hint="mount the root at a shorter path, or name the log shorter")
-    if problem.errno in _ABSENT:
-        return Environment(PATH_ABSENT, said, hint="check that the root is mounted")
-    if problem.errno in _NO_DIRECTORY:
-        return Environment(NOT_A_DIRECTORY, said, hint=_IN_THE_WAY)
+    for errnos, code, hint in _PROBLEMS:
+        if problem.errno in errnos:
+            return Environment(code, said, hint=hint)
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
 
 
@@ -370,22 +373,10 @@ def _read_whole(descriptor: int) -> bytes:
     # Asked for its end, a file says whether that was all, and a pipe that it is none. Python takes longer for a status.
     if len(data) < _AT_ONCE and os.lseek(descriptor, 0, os.SEEK_END) == len(data):
         return data
-    return _read_large(descriptor)
-
-
-def _read_large(descriptor: int) -> bytes:
-    """Return all bytes of a file, b"" of anything else."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         return b""
-    parts = [data := os.pread(descriptor, status.st_size + 1, 0)]
-    if len(data) == status.st_size:
-        return data
-    at = len(data)
-    while parts[-1]:
-        parts.append(os.pread(descriptor, 1 << 20, at))
-        at += len(parts[-1])
-    return b"".join(parts)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return FileIO(descriptor, closefd=False).readall()
 
 
 def _read_range(descriptor: int, offset: int, limit: int) -> bytes:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final
 
 from appliance.formats.framing import Kind, Piece, open_frame, pieces
-from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid, Rack
+from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, MS, Instant, Span
 
@@ -86,7 +86,6 @@ class Reading(Iterator[MessageBatch]):
 
     @property
     def cursor(self) -> str:
-        """The position as text, to be kept anywhere."""
         return cursor_text(self._log, self.position)
 
     def __next__(self) -> MessageBatch:
@@ -230,16 +229,13 @@ class Reader:
         try:
             accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), named)
         except Damaged:
-            self._check_not_given_up(closed.bag.rack)
+            rack = closed.bag.rack
+            seal = self._authority.sealer.sealed(rack)
+            if seal is not None and retained(self._storage, rack, seal):  # since it was looked up
+                raise TryAgain("given-up", f"{rack.path} was given up while it was read", hint="read again") from None
             raise
         complete = min(closed.bag.end_ns, until + 1)
         return _batch(accepted, after, until, settled=True, complete_ns=complete)
-
-    def _check_not_given_up(self, rack: Rack) -> None:
-        """Raise TryAgain if what cannot be read was given up since it was looked up: the next pass names it as gone."""
-        seal = self._authority.sealer.sealed(rack)
-        if seal is not None and retained(self._storage, rack, seal):
-            raise TryAgain("given-up", f"{rack.path} was given up while it was read", hint="read again") from None
 
     def _open_bag(self, bag: Bag, after: Position, until: Instant, only: Files = None) -> MessageBatch | None:
         """Read what is there, then look whether closing has begun: if it has not, all that was read will be listed."""
@@ -403,7 +399,6 @@ class Follower:
 
     @property
     def cursor(self) -> str:
-        """The position as text, to be kept anywhere."""
         return cursor_text(self._reader.log, self.position)
 
     def batches(self) -> Iterator[MessageBatch]:

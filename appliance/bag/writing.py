@@ -99,7 +99,6 @@ class LookingWriter(ABC):
         self._ensured = ""
 
     def write(self, file: FrameFile) -> Outcome:
-        """Publish an attempt and find out what became of it; as ``Writer.write``."""
         if file.bag.start_ns < self._grid.first_ns:
             return NotCommitted(f"{file.bag.path} is older than the log")
         try:
@@ -114,8 +113,8 @@ class LookingWriter(ABC):
     def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
         try:
             while isinstance(closed := self._authority.close(file.bag), NotDue):
-                if self._is_in_time(file):
-                    return Committed()
+                if self._is_there(file) and isinstance(self._look(file), Committed):
+                    return Committed()  # and nobody has begun to close
                 if deadline_boot_ns is not None and self._time.boot_ns() >= deadline_boot_ns:
                     return Unknown(f"{file.bag.path} is not closed yet")
                 self._time.sleep(_SLICE_NS)
@@ -178,10 +177,6 @@ class LookingWriter(ABC):
             return self._look(file) if self._is_there(file) else Unknown(str(doubt))
         except TenureError as problem:
             return Unknown(f"{doubt}; then {problem}")
-
-    def _is_in_time(self, file: FrameFile) -> bool:
-        """Whether the attempt is there and nobody has begun to close."""
-        return self._is_there(file) and isinstance(self._look(file), Committed)
 
     def _decided(self, file: FrameFile, contents: Contents) -> Outcome:
         if contents.lock is None:
@@ -267,13 +262,11 @@ class LogFileWriter(LookingWriter):
         self._lock = Lock()
 
     def write(self, file: FrameFile) -> Outcome:
-        """Append an attempt and find out what became of it; as ``Writer.write``."""
         outcome = super().write(file)
         self._forget_if_known(file, outcome)
         return outcome
 
     def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
-        """Decide an attempt whose outcome is Unknown; as ``Writer.resolve``."""
         outcome = super().resolve(file, deadline_boot_ns)
         self._forget_if_known(file, outcome)
         return outcome
@@ -384,11 +377,9 @@ class LogFileWriter(LookingWriter):
         others = [entry for name, entry in listed.items() if name not in known and self._is_ours(file, entry)]
         if any(self._found_in(file, entry) for entry in others):
             return Committed()
-        begun = [
-            place for place in places if place.name in listed and self._is_in_part(file, place, listed[place.name])
-        ]
-        if begun:
-            return Unknown(f"{file.bag.path} lists {begun[0].name} with a part of the frames: each stands for itself")
+        for place in places:
+            if place.name in listed and listed[place.name].size > place.end - len(file.data):
+                return Unknown(f"{file.bag.path} lists {place.name} with a part of the frames: each stands for itself")
         return NotCommitted(f"late: {file.bag.path} was closed before the frames were there")
 
     def _is_ours(self, file: FrameFile, entry: LockEntry) -> bool:
@@ -408,11 +399,6 @@ class LogFileWriter(LookingWriter):
                 hint="read the log: if the messages are there, they were committed",
             ) from None
         return any(there[n : n + len(wanted)] == wanted for n in range(len(there)))
-
-    @staticmethod
-    def _is_in_part(file: FrameFile, place: _Place, entry: LockEntry) -> bool:
-        """Whether the list ends between two frames of the attempt."""
-        return entry.size > place.end - len(file.data)
 
 
 _TWINS: Final = "two processes share one writer incarnation, or the file was altered: start the process again"

@@ -6,12 +6,11 @@ import os
 import random
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from timeagent.clock import MachineClock, SystemClock
+from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, note, own_name, present, say
 from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
@@ -24,12 +23,6 @@ EXIT_NO: Final = 1
 NODES_MIN: Final = 2
 SECONDS_MIN: Final = 1
 SECONDS_MAX: Final = 3600
-
-
-def _story(clock: MachineClock, tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what tells a line of the story, with the seconds since now."""
-    start = clock.boot_ns()
-    return lambda text: tell(f"{(clock.boot_ns() - start) / SECOND:5.1f} s  {text}")
 
 
 def run_demo(options: Namespace) -> int:
@@ -46,7 +39,11 @@ def run_demo(options: Namespace) -> int:
     randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
     keys = random.Random(os.urandom(32))  # noqa: S311 - as good as its seed, and for a cluster of minutes
     place = set_up_place(directory, options.nodes, clock.realtime_ns(), keys, root)
-    story = _story(clock, note if options.json else say)
+    tell, start = note if options.json else say, clock.boot_ns()
+
+    def story(text: str) -> None:
+        tell(f"{(clock.boot_ns() - start) / SECOND:5.1f} s  {text}")
+
     story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
     director = Director(place, clock, randomness, story, agents=options.agents)
     try:

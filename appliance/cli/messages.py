@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +23,12 @@ from timeagent.console import (
     argument,
     command,
     counted,
+    epilog,
     instant_fields,
     note,
     present,
     print_json,
+    together,
     with_verbs,
 )
 from timeagent.errors import BadRequest, Environment, TenureError
@@ -427,11 +429,7 @@ standard error. Reading goes on exactly after it, whatever was written meanwhile
 """
 
 
-def _form(parser: ArgumentParser) -> None:
-    parser.formatter_class = RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
-    parser.add_argument("--print0", action="store_true", help="a NUL after each payload instead of a newline")
-
+_FORM: Final = together(argument("--print0", "a NUL after each payload instead of a newline"), epilog(_EPILOG))
 
 COMMANDS: Final = {
     "publish": command(
@@ -465,7 +463,7 @@ COMMANDS: Final = {
         argument("--until T", "only timestamps up to this instant"),
         argument("--limit N", "at most so many messages", type=int),
         argument("--settle", "first wait until everything up to now is final"),
-        _form,
+        _FORM,
         add_cluster_options,
     ),
     "tail": cluster_command(
@@ -481,7 +479,7 @@ COMMANDS: Final = {
         ),
         argument("--poll SPAN", "how often to look (default 500ms)", default="500ms"),
         argument("--settle", "close what is due oneself: nothing becomes final where no daemon runs that would"),
-        _form,
+        _FORM,
     ),
     "view": with_verbs("Materialised views: what settled messages add up to.", _VIEW_VERBS),
 }

@@ -10,23 +10,23 @@ import socket
 import stat
 import sys
 import traceback
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.console import Argument, Progress, argument, command, instant_fields, note, present, report_error
+from timeagent.console import Progress, argument, command, epilog, instant_fields, note, present, report_error
 from timeagent.errors import BadRequest, BadTime, TenureError, TryAgain
 from timeagent.units import SECOND, parse_span, rfc3339
 
 from ..formats.lease import Mode
-from ..lease.wire import Denied
 from ..node.runtime import runtime_of
 from ..recipes import processes
 from ..recipes.election import Election
-from ..recipes.exclusion import Semaphore
+from ..recipes.exclusion import Hold, Semaphore
 from ..recipes.lock import Lock, Owner, locks, unlock
 from ..recipes.quick_run import WAIT
 from ..session.asking import waiting_text
@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind
     from ..formats.policy import PolicyNumbers
     from ..session.asking import Leases
     from ..session.session import Session
+
+
+SOFTWARE: Final = 70
 
 
 class Held:
@@ -86,9 +89,6 @@ class Held:
         return any(lease.loss is not None and lease.loss.in_doubt for lease in self._leases)
 
 
-SOFTWARE: Final = 70
-
-
 def _run(options: Namespace) -> int:
     """Run the command; return its exit code. Raises TryAgain, ShardUnavailable, LeaseLost, and what opening raises."""
     name = options.words[0]
@@ -109,7 +109,11 @@ def _run(options: Namespace) -> int:
             signal.signal(number, end)
     with tree, open_cluster(options) as cluster:
         try:
-            with _held(cluster, options, lambda: bool(came)) as leases, tree:
+            asked = _asked(options)
+            purpose = options.purpose or (f"run {Path(name).name}" if options.elect is None else cluster.settings.node)
+            with _held(cluster, asked, purpose, options, lambda: bool(came)) as leases, tree:
+                if options.lease is not None:
+                    leases.sort(key=lambda lease: options.lease.index(lease.domain))
                 return _run_under(cluster, leases, tree, came)
         except TryAgain:
             if came:
@@ -117,34 +121,44 @@ def _run(options: Namespace) -> int:
             raise
 
 
-@contextlib.contextmanager
-def _held(cluster: Cluster, options: Namespace, given_up: Callable[[], bool]) -> Iterator[list[Lease]]:
-    """Hold what the command is to be run under, for a block. Raises as ``Session.acquire``."""
-    chosen = [each for each in (options.lease, options.semaphore, options.elect) if each is not None]
-    if len(chosen) != 1:
+type Asking = Callable[[Session], Callable[..., Leases | Hold]]
+"""What a session is asked for leases by."""
+
+
+def _asked(options: Namespace) -> Asking:
+    """Return what asks for that which the command is to be run under. Raises BadRequest."""
+    if sum(each is not None for each in (options.lease, options.semaphore, options.elect)) != 1:
         raise BadRequest("no-lease", "run takes --lease, --semaphore or --elect", hint="one of the three")
-    if options.mode is not None and options.lease is None:
-        raise BadRequest("no-mode", "--mode is that of a --lease", hint="leave it out: slot and lead are one's own")
-    purpose = options.purpose or f"run {Path(options.words[0]).name}"
     if options.lease is not None:
-        with _taken(cluster, options.lease, purpose, options, given_up) as leases:
-            by_name = {lease.domain: lease for lease in leases}
-            yield [by_name[each] for each in dict.fromkeys(options.lease)]
-        return
-    candidate = options.purpose or cluster.settings.node
-    with cluster.session(purpose if options.elect is None else candidate) as session:
-        tool = Election(session, options.elect) if options.elect is not None else _semaphore(session, options.semaphore)
-        with _waiting() as show:
-            hold = tool.acquire(timeout_s=parse_span(options.wait) / SECOND, given_up=given_up, waiting=show)
-        with hold:
-            yield [hold.lease]
-
-
-def _semaphore(session: Session, word: str) -> Semaphore:
-    name, _, size = word.rpartition(":")
+        return _all_of(options.lease, options)
+    if options.mode is not None:
+        raise BadRequest("no-mode", "--mode is that of a --lease", hint="leave it out: slot and lead are one's own")
+    if options.elect is not None:
+        return lambda session: Election(session, options.elect).acquire
+    name, _, size = options.semaphore.rpartition(":")
     if not name or not size.isascii() or not size.isdecimal():
-        raise BadRequest("bad-semaphore", f"{word!r} is no semaphore", hint="NAME:N, such as licence:4")
-    return Semaphore(session, name, int(size))
+        raise BadRequest("bad-semaphore", f"{options.semaphore!r} is no semaphore", hint="NAME:N, such as licence:4")
+    return lambda session: Semaphore(session, name, int(size)).acquire
+
+
+def _all_of(names: Sequence[str], options: Namespace) -> Asking:
+    return lambda session: partial(session.acquire, *names, mode=Mode(options.mode or Mode.X))
+
+
+@contextlib.contextmanager
+def _held(
+    cluster: Cluster, asked: Asking, purpose: str, options: Namespace, given_up: Callable[[], bool]
+) -> Iterator[list[Lease]]:
+    """Hold what is asked for, for a block; a terminal shows who is waited for. Raises as ``Session.acquire``."""
+    with cluster.session(purpose) as session:
+        with Progress("waiting, place") as progress:
+            held = asked(session)(
+                timeout_s=parse_span(options.wait) / SECOND,
+                waiting=lambda denied: progress.show(denied.place, waiting_text(denied)),
+                given_up=given_up,
+            )
+        with held:
+            yield [held.lease] if isinstance(held, Hold) else list(held)
 
 
 def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: processes.ProcessTree, came: Sequence[int]) -> int:
@@ -169,31 +183,6 @@ def _environment(leases: Sequence[Lease]) -> dict[str, str]:
 def _ended_by(number: int) -> BaseException:
     """Return what ends this process for a signal, before the command has begun."""
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(processes.SIGNALLED + number)
-
-
-@contextlib.contextmanager
-def _taken(
-    cluster: Cluster,
-    names: Sequence[str],
-    purpose: str,
-    options: Namespace,
-    given_up: Callable[[], bool],
-) -> Iterator[Leases]:
-    timeout_s = parse_span(options.wait) / SECOND
-    with cluster.session(purpose) as session:
-        with _waiting() as show:
-            leases = session.acquire(
-                *names, mode=Mode(options.mode or Mode.X), timeout_s=timeout_s, waiting=show, given_up=given_up
-            )
-        with leases:
-            yield leases
-
-
-@contextlib.contextmanager
-def _waiting() -> Iterator[Callable[[Denied], None]]:
-    """Show on a terminal, for a block, who is waited for."""
-    with Progress("waiting, place") as progress:
-        yield lambda denied: progress.show(denied.place, waiting_text(denied))
 
 
 def _lock(options: Namespace) -> int:
@@ -248,10 +237,9 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
         runtime = cluster.routes.runtime
         try:
             with (
-                _taken(cluster, [options.domain], options.purpose or whose, options, gone) as leases,
+                _held(cluster, _all_of([options.domain], options), options.purpose or whose, options, gone) as (lease,),
                 processes.Signals([signal.SIGTERM]) as signals,
             ):
-                (lease,) = leases
                 lock = Lock(runtime, lease, owner, cluster.time)
                 lease.on_lost(lambda _: signals.wake())
                 fields = {"domain": lease.domain, "mode": lease.mode, "fence": str(lease.fence)}
@@ -273,14 +261,6 @@ def _unlock(cluster: Cluster, options: Namespace) -> int:
     record = unlock(runtime, options.domain, options.pid or os.getpid(), force=options.force)
     fields = {"domain": record.domain, "fence": str(record.fence), "owner": record.owner, "state": record.state}
     return present(options, "tenure.unlocked", fields)
-
-
-def _epilog(text: str) -> Argument:
-    def add(parser: ArgumentParser) -> None:
-        parser.formatter_class = RawDescriptionHelpFormatter
-        parser.epilog = text
-
-    return add
 
 
 _RUN: Final = """\
@@ -326,7 +306,7 @@ COMMANDS: Final = {
         argument("--quick", "by a lease of the node's daemon, and no longer than that: see below"),
         *_TAKING,
         add_cluster_options,
-        _epilog(_RUN),
+        epilog(_RUN),
     ),
     "lock": command(
         "Take a lease for a shell; a keeper renews it until `unlock`.",
@@ -339,7 +319,7 @@ COMMANDS: Final = {
         ),
         *_TAKING,
         add_cluster_options,
-        _epilog(_LOCK),
+        epilog(_LOCK),
     ),
     "unlock": cluster_command(
         "Give back what `lock` took.",

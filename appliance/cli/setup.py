@@ -19,7 +19,7 @@ from timeagent.clock import SystemClock
 from timeagent.console import Argument, Command, argument, command, note, present
 from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUnavailable, TryAgain
 from timeagent.keys import Signer, fingerprint
-from timeagent.units import MS, SECOND, parse_span, span_text
+from timeagent.units import MS, SECOND, Span, parse_span, span_text
 
 from ..admin import membership
 from ..admin.moving import moved
@@ -180,9 +180,10 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
     node, listen = _node_name(options), _listen(options)
     place = _node_dir(options) or new_directory(marker.cluster_id)
     if options.root_key is None:
+        wait = parse_span(options.wait)  # before anything is made
         request = membership.prepared(place, node, listen.reached_at)
         settings = Settings(place, node, root, marker.root_key, listen=listen.at)
-        return _ask_and_wait(options, storage, registers, settings, request)
+        return _ask_and_wait(options, storage, registers, settings, request, wait)
     key, now = membership.load_root_key(Path(options.root_key), marker.root_key, root), SystemClock().realtime_ns()
     code = _joined(options, membership.enroll(registers, root, key, node, now, place, listen))
     note(f"tenure: it has no shard yet; once it runs: tenure shards share {node} --root-key {options.root_key}")
@@ -201,10 +202,15 @@ def _joined(options: Namespace, settings: Settings, *, already: bool = False) ->
 
 
 def _ask_and_wait(
-    options: Namespace, storage: Storage, registers: Registers, settings: Settings, request: membership.Request
+    options: Namespace,
+    storage: Storage,
+    registers: Registers,
+    settings: Settings,
+    request: membership.Request,
+    wait: Span,
 ) -> int:
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
-    wait, node, asked = parse_span(options.wait), settings.node, request.fingerprint
+    node, asked = settings.node, request.fingerprint
     if membership.finish(registers, settings, request):
         return _joined(options, settings)
     membership.ask(storage, request)

@@ -11,20 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import Cluster
+from timeagent import keys
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, NotTrusted
-from timeagent.keys import (
-    Purpose,
-    fingerprint,
-    key_id,
-    load_private_key,
-    newest_number,
-    parse_public_line,
-    public_line,
-    stage_keys,
-    take_up,
-)
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
@@ -40,15 +30,15 @@ _PUBLIC_BYTES_MAX: Final = 65536
 
 def _list(cluster: Cluster, options: Namespace) -> int:
     record = cluster.registers.newest_trust()
-    keys, lines = [], []
+    rows, lines = [], []
     for entry in record.keys:
         revoked = {} if entry.revoked_from_ns is None else instant_fields("revoked_from", entry.revoked_from_ns)
-        keys.append(
+        rows.append(
             {
                 "node": entry.node,
                 "purpose": entry.purpose,
-                "fingerprint": fingerprint(entry.public),
-                "key_id": key_id(entry.public).hex(),
+                "fingerprint": keys.fingerprint(entry.public),
+                "key_id": keys.key_id(entry.public).hex(),
                 "public": entry.public.hex(),
                 **instant_fields("valid_from", entry.valid_from_ns),
                 **instant_fields("valid_until", entry.valid_until_ns),
@@ -58,9 +48,9 @@ def _list(cluster: Cluster, options: Namespace) -> int:
         )
         until = f"revoked from {revoked['revoked_from']}" if revoked else f"until {rfc3339(entry.valid_until_ns)}"
         where = f"  at {entry.address}" if entry.address else ""
-        names = f"{fingerprint(entry.public)}  id {key_id(entry.public).hex()}"
+        names = f"{keys.fingerprint(entry.public)}  id {keys.key_id(entry.public).hex()}"
         lines.append(f"{entry.node}  {entry.purpose:9}  {names}  {until}{where}")
-    fields = {"number": record.number, "root_key": fingerprint(cluster.settings.root_key), "keys": keys}
+    fields = {"number": record.number, "root_key": keys.fingerprint(cluster.settings.root_key), "keys": rows}
     return present(options, "tenure.trust", fields, *lines)
 
 
@@ -82,7 +72,7 @@ def _show(cluster: Cluster, options: Namespace) -> int:
         which = f"{options.purpose} key" if options.purpose else "key"
         what = f"the newest trust record has no {which} of {options.node} that counts now"
         raise NotTrusted("no-such-key", what, hint="tenure trust ls shows all keys")
-    lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
+    lines = [keys.public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
     fields = {"number": record.number, "node": options.node, "public": lines}
     return present(options, "tenure.trust-public", fields, *lines)
 
@@ -103,7 +93,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
             options,
             "tenure.trust-request",
             {"node": request.node, "fingerprint": request.fingerprint},
-            *(f"{request.node}  {purpose:9}  {fingerprint(each)}" for purpose, each in request.publics.items()),
+            *(f"{request.node}  {purpose:9}  {keys.fingerprint(each)}" for purpose, each in request.publics.items()),
             f"{request.node}  {'request':9}  {request.fingerprint}{at}",
         )
         note("tenure: nothing is approved: compare the request with what join says there, then give --fingerprint")
@@ -126,15 +116,16 @@ def _issue(cluster: Cluster, options: Namespace) -> int:
 
 def _rotate(cluster: Cluster, options: Namespace) -> int:
     node, directory = cluster.settings.node, cluster.settings.directory
-    here = [purpose for purpose in Purpose if newest_number(directory, purpose)]  # a long-term key may be elsewhere
-    purposes = [Purpose(each) for each in options.purpose or here]
+    # Those that are here: a long-term key may be elsewhere.
+    here = [purpose for purpose in keys.Purpose if keys.newest_number(directory, purpose)]
+    purposes = [keys.Purpose(each) for each in options.purpose or here]
     key = root_key(cluster, options) if options.root_key else None
-    staged = stage_keys(directory, purposes)
+    staged = keys.stage_keys(directory, purposes)
     newest = cluster.registers.newest_trust()
     number, known = newest.number, {entry.public for entry in newest.keys}
     unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
     if unknown and key is None:
-        lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
+        lines = [keys.public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
         present(options, "tenure.trust-staged", {"node": node, "public": lines}, *lines)
         issuing = f"tenure trust issue {node} --public FILE --root-key FILE"
         note(f"tenure: these keys are made and not in use yet. Where the root key is: {issuing}; then repeat this call")
@@ -143,7 +134,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
         assert key is not None
         now = cluster.time.now().midpoint
         number = trust.issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
-    take_up(directory, purposes)
+    keys.take_up(directory, purposes)
     words = " and ".join(purposes)
     note("tenure: running processes take them up within seconds; those that get keys as credentials start again")
     return _said(options, node, number, f"{node} uses a new key for {words}.")
@@ -156,7 +147,7 @@ def _revoke(cluster: Cluster, options: Namespace) -> int:
     if options.key:
         known = cluster.registers.newest_trust().keys
         trust.check_known(known, options.node)
-        entry = next((e for e in known if e.node == options.node and fingerprint(e.public) == options.key), None)
+        entry = next((e for e in known if e.node == options.node and keys.fingerprint(e.public) == options.key), None)
         if entry is None:
             hint = "tenure trust ls shows fingerprints"
             raise NotTrusted("no-such-key", f"node {options.node} has no key {options.key}", hint=hint)
@@ -180,7 +171,7 @@ def _delegate(options: Namespace) -> int:
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):
         what = f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys"
         raise BadRequest("bad-delegation-span", what, hint="say --for 365d --each 30d")
-    long_term = load_private_key(Path(options.roughtime_key))
+    long_term = keys.load_private_key(Path(options.roughtime_key))
     place = Path(options.out)
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -205,21 +196,21 @@ def _overlap(options: Namespace) -> int:
     return overlap
 
 
-def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
+def _public_lines(path: Path, node: str) -> dict[keys.Purpose, bytes]:
     """Read one public key for each purpose. Raises BadRequest for lines that are not of this node."""
     try:
         with path.open("rb") as file:
             text = file.read(_PUBLIC_BYTES_MAX).decode("ascii", "replace")
     except OSError as problem:
         raise BadRequest("unreadable", f"cannot read {path}: {problem.strerror}", hint="check the path") from None
-    publics: dict[Purpose, bytes] = {}
+    publics: dict[keys.Purpose, bytes] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         owner, _, purpose = line.rpartition(" ")[2].partition(":")
-        if owner != node or purpose not in list(Purpose) or Purpose(purpose) in publics:
+        if owner != node or purpose not in list(keys.Purpose) or keys.Purpose(purpose) in publics:
             what = f"{path}: {line[:160]!r} does not end in {node}:PURPOSE, or names a purpose twice"
-            hint = f"purposes are {', '.join(Purpose)}; tenure trust rotate prints such lines"
+            hint = f"purposes are {', '.join(keys.Purpose)}; tenure trust rotate prints such lines"
             raise BadRequest("bad-public-line", what, hint=hint)
-        publics[Purpose(purpose)] = parse_public_line(line, str(path))
+        publics[keys.Purpose(purpose)] = keys.parse_public_line(line, str(path))
     if not publics:
         raise BadRequest("no-public-line", f"{path} holds no key", hint="tenure trust rotate prints such lines")
     return publics
@@ -308,7 +299,7 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
 
 
 _NODE: Final = argument("node NODE")
-_PURPOSES: Final = [str(purpose) for purpose in Purpose]
+_PURPOSES: Final = [str(purpose) for purpose in keys.Purpose]
 _OVERLAP: Final = argument("--overlap SPAN", "how long the earlier keys stay valid beside the new ones (default: 1d)")
 _TRUST_VERBS: Final = {
     "ls": cluster_command("every key of the newest trust record", _list),

@@ -51,13 +51,11 @@ class HttpAnswer:
 
 
 class _Bad(Exception):
-    def __init__(self, answer: HttpAnswer) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
+    """A request that is refused."""
 
-
-def _bad(status: int, why: str) -> _Bad:
-    return _Bad(HttpAnswer(status, f"{why}\n".encode()))
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(status)
+        self.answer = HttpAnswer(status, f"{why}\n".encode())
 
 
 class HttpServer(BoundedListener):
@@ -104,38 +102,34 @@ class HttpServer(BoundedListener):
     def _go_on(self, visitor: Visitor) -> None:
         """Hear what is asked; once it is all there, answer, or have a thread do it."""
         try:
-            try:
-                part = visitor.socket.recv(REQUEST_BYTES_MAX)
-            except BlockingIOError:
-                return
-            visitor.received += part
-            head, end, body = visitor.received.partition(b"\r\n\r\n")
-            if len(head) > REQUEST_BYTES_MAX:
-                raise _bad(431, "the request is too long")
-            if not part:
-                raise _bad(400, "the request ends in its middle")
-            if not end:
-                return
-            if body:
-                raise _bad(400, "a request has no body here, and there is one a connection")
-            method, path, query = self._parsed(head)
-            if path not in self._at_once and self._room.acquire(blocking=False):
-                self._forget(visitor)
-                self._begin(visitor.socket, method, path, query)
-                return
-            if path not in self._at_once:
-                raise _bad(503, "too many visitors")
-            answer = self._made(path, query)
-        except _Bad as bad:
-            method, answer = "GET", bad.answer
+            part = visitor.socket.recv(REQUEST_BYTES_MAX)
+        except BlockingIOError:
+            return
         except OSError:
             self._drop(visitor)
             return
-        self._tell(visitor.socket, answer, body=method == "GET")
-        self._drop(visitor)
+        visitor.received += part
+        try:
+            asked = self._parsed(visitor.received, ended=not part)
+        except _Bad as bad:
+            self._leave(visitor, bad.answer)
+            return
+        if asked is None:
+            return
+        method, path, query = asked
+        if path in self._at_once:
+            self._leave(visitor, self._made(path, query), body=method == "GET")
+        elif self._room.acquire(blocking=False):
+            self._forget(visitor)
+            self._begin(visitor.socket, method, path, query)
+        else:
+            self._leave(visitor, _Bad(503, "too many visitors").answer)
 
     def _send_away(self, visitor: Visitor) -> None:
-        self._tell(visitor.socket, _bad(408, "the request took too long").answer)
+        self._leave(visitor, _Bad(408, "the request took too long").answer)
+
+    def _leave(self, visitor: Visitor, answer: HttpAnswer, *, body: bool = True) -> None:
+        self._tell(visitor.socket, answer, body=body)
         self._drop(visitor)
 
     def _begin(self, visitor: socket.socket, method: str, path: str, query: Mapping[str, str]) -> None:
@@ -168,7 +162,17 @@ class HttpServer(BoundedListener):
             _log.exception("page-failed path=%s", path)
             return HttpAnswer(500, b"this page could not be made: the log says why\n")
 
-    def _parsed(self, head: bytes) -> tuple[str, str, dict[str, str]]:
+    def _parsed(self, received: bytes, *, ended: bool) -> tuple[str, str, dict[str, str]] | None:
+        """Return method, path and query, once they are here. ``ended``: nothing more comes. Raises _Bad."""
+        head, end, body = received.partition(b"\r\n\r\n")
+        if len(head) > REQUEST_BYTES_MAX:
+            raise _Bad(431, "the request is too long")
+        if ended:
+            raise _Bad(400, "the request ends in its middle")
+        if not end:
+            return None
+        if body:
+            raise _Bad(400, "a request has no body here, and there is one a connection")
         try:
             first, *rest = head.decode("ascii").split("\r\n")
             method, target, version = first.split(" ")
@@ -177,19 +181,19 @@ class HttpServer(BoundedListener):
             address = urlsplit(target)
             query = dict(parse_qsl(address.query, keep_blank_values=True, strict_parsing=bool(address.query)))
         except ValueError:
-            raise _bad(400, "this is no HTTP request") from None
+            raise _Bad(400, "this is no HTTP request") from None
         if version not in ("HTTP/1.0", "HTTP/1.1") or not target.startswith("/"):
-            raise _bad(400, "this is no HTTP request")
+            raise _Bad(400, "this is no HTTP request")
         if len(headers) > HEADERS_MAX or len(named) != len(headers):
-            raise _bad(431, "too many headers, or one of them twice")
+            raise _Bad(431, "too many headers, or one of them twice")
         if method not in ("GET", "HEAD"):
-            raise _bad(405, "GET and HEAD only: nothing can be changed here")
+            raise _Bad(405, "GET and HEAD only: nothing can be changed here")
         if named.get("content-length", "0") != "0" or "transfer-encoding" in named:
-            raise _bad(400, "a request has no body here")
+            raise _Bad(400, "a request has no body here")
         host = named.get("host", "localhost")
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         if self._allowed is not None and name.lower() not in self._allowed:
-            raise _bad(421, "this door is for this machine: ask localhost")
+            raise _Bad(421, "this door is for this machine: ask localhost")
         return method, address.path, query
 
     def _tell(self, visitor: socket.socket, answer: HttpAnswer, *, body: bool = True) -> None:

@@ -22,12 +22,11 @@ from typing import Final
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, Damaged, TenureError, TryAgain
+from timeagent.errors import BadTime, TenureError, TryAgain
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
 from ..formats.policy import PolicyNumbers
 from ..node import desk_wire as wire
-from ..node.writer_wire import receive
 from ..session.asking import waiting_text
 from ..session.held import Lease
 from ..session.renewal import grace_ns
@@ -265,17 +264,14 @@ class LeaseDesk:
         return 0, (wire.OVER, over, wire.DOUBT if lease.loss is not None and lease.loss.in_doubt else "")
 
 
-class DeskConnection:
-    """The connection to one process. Raises OSError where that is lost."""
+class DeskConnection(wire.Line):
+    """The daemon's end of the connection to one process. Raises OSError where that is lost."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
+        super().__init__(connection)
         self._shown = ""
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-
-    def say(self, *words: str) -> None:
-        self._socket.sendall(wire.packed(*(each.replace("\0", " ") for each in words)))
 
     def show(self, place: int, detail: str) -> None:
         """Say, once, in which place it waits for whom."""
@@ -291,9 +287,9 @@ class DeskConnection:
 
     def hear(self, span: Span) -> str | None:
         """Return the next word; None at the end of the connection, or where nothing came for so long."""
-        if not self._poll.poll(max(0, -(-span // MS))):
-            return None
-        with contextlib.suppress(Damaged):
-            body = receive(self._socket, wire.MESSAGE_BYTES_MAX)
-            return None if body is None else wire.words_of(body)[0]
+        with contextlib.suppress(ConnectionError, ValueError):
+            while (words := self.received()) is None:
+                if not self._poll.poll(max(0, -(-span // MS))):
+                    return None
+            return words[0]
         return None

@@ -43,7 +43,6 @@ REBOOT_NS: Final = SECOND
 
 READ_SECONDS: Final = 60
 AUDIT_SECONDS: Final = 120
-_POLL_NS: Final = 2 * MS
 _SEAL_POLL_NS: Final = 100 * MS
 
 
@@ -71,7 +70,7 @@ class Director:
 
     def __post_init__(self) -> None:
         machines, chance = self.place.machines, self.randomness
-        self.machines = [Machine(each, chance.getrandbits(31), self.clock, self._events) for each in machines]
+        self.machines = [Machine(each, chance.getrandbits(31), self._events) for each in machines]
 
     def open_cluster(self) -> Cluster:
         return Cluster.open(self.place.root, node_dir=self.place.machines[0].directory, allow_root=True)
@@ -200,22 +199,22 @@ class Director:
     def _follow(self, done: Callable[[Event], bool], span: Span = PATIENCE_NS) -> bool:
         """Take note of what everybody says until it is done, for so long at most; return whether it was."""
         deadline = self.clock.boot_ns() + span
-        while self.clock.boot_ns() < deadline:
-            event = self._next()
-            if done(event or {}):
-                return True
-            if event is None:
-                self.clock.sleep(_POLL_NS)
-        return False
+        event: Event = {}
+        while not done(event):
+            left = deadline - self.clock.boot_ns()
+            if left <= 0:
+                return False
+            event = self._next(left) or {}
+        return True
 
     def _drain(self) -> None:
         while self._next() is not None:
             pass
 
-    def _next(self) -> Event | None:
-        """Take note of the next thing that somebody said, and return it; None: there is nothing new."""
+    def _next(self, wait_ns: Span = 0) -> Event | None:
+        """Take note of the next thing that somebody said, and return it; None: there is nothing new in that time."""
         try:
-            name, event = self._events.get_nowait()
+            name, event = self._events.get(timeout=wait_ns / SECOND)
         except Empty:
             return None
         course = self.course

@@ -23,7 +23,6 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from timeagent.clock import MachineClock
 from timeagent.errors import Environment
 from timeagent.keys import Signer, save_private_key
 from timeagent.units import MINUTE, MS, SECOND, Instant
@@ -117,8 +116,6 @@ PATIENCE_NS: Final = 2 * MINUTE
 
 ROGUE: Final = "appliance.demo.rogue"
 
-_POLL_NS: Final = 5 * MS
-
 type Event = dict[str, Any]
 
 
@@ -128,7 +125,6 @@ class Machine:
 
     settings: Settings
     seed: int
-    clock: MachineClock
     events: SimpleQueue[tuple[str, Event]]
     rogue_daemon: str = ""
     """The rule that this machine's daemon breaks, if any."""
@@ -185,11 +181,10 @@ class Machine:
         elif process.stdin:
             process.stdin.close()
         hint = f"look at {self.settings.directory / 'stderr.log'}"
-        deadline = self.clock.boot_ns() + PATIENCE_NS
-        while process.poll() is None:
-            if self.clock.boot_ns() > deadline:
-                raise Environment("demo-stuck", f"the {role} of {self.name} did not stop", hint=hint)
-            self.clock.sleep(_POLL_NS)
+        try:
+            process.wait(PATIENCE_NS / SECOND)
+        except subprocess.TimeoutExpired:
+            raise Environment("demo-stuck", f"the {role} of {self.name} did not stop", hint=hint) from None
         del self.running[role]
         if process.returncode:
             ended = f"the {role} of {self.name} ended with exit code {process.returncode}: {self._last_words()}"

@@ -14,6 +14,7 @@ a pack is written in one pass, and read by ranges: trailer, index, then what is 
 
 from __future__ import annotations
 
+import io
 import itertools
 import operator
 import struct
@@ -143,18 +144,10 @@ INDEX_BYTES_MAX: Final = 1024 * 1024 * 1024
 _DIGEST_BYTES: Final = 32
 _ADVICE: Final = "delete nothing: restore the pack, or the bags, from a copy of the tree"
 
-_FRAME_COLUMNS: Final = (
-    ("Q", "<u8"),
-    ("I", "<u4"),
-    ("I", "<u4"),
-    ("q", "<i8"),
-    ("q", "<i8"),
-    ("I", "<u4"),
-    ("Q", "<u8"),
-)
+_FRAME_COLUMNS: Final = "QIIqqIQ"
 """A row for each piece of each file: offset in the pack, bytes, file, first and last timestamp, messages, sequence. For
 who reads a pack by other means: here frames are found by cutting the files, which are checked as a whole anyway."""
-_FRAME_BYTES: Final = sum(int(form[-1]) for _, form in _FRAME_COLUMNS)
+_FRAME_BYTES: Final = struct.calcsize(f"<{_FRAME_COLUMNS}")
 
 type ReadAt = Callable[[int, int], bytes | None]
 """Return at most so many bytes from an offset of the pack: (offset, length); None if there is no pack."""
@@ -244,7 +237,7 @@ class PackMaker:
         self.head = pack(Kind.PACK, encode_for_ever(head))
         self._added = 0
         self._offset = len(self.head)
-        self._frames = tuple(array(code) for code, _ in _FRAME_COLUMNS)
+        self._frames: tuple[array[int], ...] = tuple(array(code) for code in _FRAME_COLUMNS)
 
     def add(self, data: bytes) -> None:
         """Take the next listed file. Raises Damaged if these are not the bytes that were listed."""
@@ -269,7 +262,6 @@ class PackMaker:
         bag_names = [name.encode() for name in self.bags]
         names = [each.entry.name.encode() for each in self.listed]
         sizes = [each.entry.size for each in self.listed]
-        frames = zip(self._frames, _FRAME_COLUMNS, strict=True)
         parts = (
             _column("<u4", self._file_counts),
             _column("<u4", [len(name) for name in bag_names]),
@@ -279,7 +271,7 @@ class PackMaker:
             _column("<u8", sizes),
             *(each.entry.digest for each in self.listed),
             *names,
-            *(_column(form, column) for column, (_, form) in frames),
+            *(_column(f"<{code}", column) for code, column in zip(_FRAME_COLUMNS, self._frames, strict=True)),
         )
         index = b"".join(parts)
         counts = (len(self.bags), len(self.listed), len(self._frames[0]))
@@ -330,37 +322,24 @@ def open_pack(read_at: ReadAt, size: int, where: str) -> PackIndex:
         raise _damaged(where, index_at, "the checksum of the index does not match")
     parsed = decode(PackHead, head.payload, where)
     try:
-        return _parse(_Cursor(index), parsed, data_at, index_at, bags, files)
+        return _parse(index, parsed, data_at, index_at, bags, files)
     except ValueError as problem:  # its checksum is whoever's who made it
         raise _damaged(where, index_at, f"no index of ours: {problem}") from None
 
 
-class _Cursor:
-    """Goes through the columns of an index."""
+def _parse(index: bytes, head: PackHead, data_at: int, index_at: int, bags: int, files: int) -> PackIndex:
+    rest = io.BytesIO(index)
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
+    def column(form: str, count: int) -> NDArray[Any]:
+        return np.frombuffer(rest.read(int(form[-1]) * count), form, count)
 
-    def column(self, form: str, count: int) -> NDArray[Any]:
-        found: NDArray[Any] = np.frombuffer(self._data, form, count, self._at)
-        self._at += found.nbytes
-        return found
+    def texts(lengths: NDArray[Any]) -> tuple[str, ...]:
+        return tuple(rest.read(length).decode() for length in lengths.tolist())
 
-    def take(self, length: int) -> bytes:
-        self._at += length
-        return self._data[self._at - length : self._at]
-
-    def names(self, lengths: NDArray[Any]) -> tuple[str, ...]:
-        return tuple(self.take(length).decode() for length in lengths.tolist())
-
-
-def _parse(index: _Cursor, head: PackHead, data_at: int, index_at: int, bags: int, files: int) -> PackIndex:
-    bag_counts, bag_lengths = index.column("<u4", bags), index.column("<u4", bags)
-    bag_names = index.names(bag_lengths)
-    lengths, offsets, sizes = index.column("<u4", files), index.column("<u8", files), index.column("<u8", files)
-    digests = index.take(_DIGEST_BYTES * files)
-    names = index.names(lengths)
+    bag_counts, bag_names = column("<u4", bags), texts(column("<u4", bags))
+    lengths, offsets, sizes = column("<u4", files), column("<u8", files), column("<u8", files)
+    digests = rest.read(_DIGEST_BYTES * files)
+    names = texts(lengths)
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(bag_counts, dtype=np.int64)))
     return PackIndex(head, data_at, index_at, bag_names, ends, names, offsets, sizes, digests)
 

@@ -147,18 +147,14 @@ def unpack(data: bytes, kind: Kind, where: str) -> bytes:
     """Return the payload of a file that holds exactly one piece. Raises Damaged: file, offset, expected, found."""
     piece = piece_at(data, 0)
     if isinstance(piece, str):
-        raise Damaged("piece-damaged", f"{where}, offset 0: expected a {kind.name.lower()}, but {piece}", hint=_RESTORE)
-    if piece.kind is not kind:
-        raise Damaged(
-            "piece-damaged",
-            f"{where}: expected a {kind.name.lower()}, found a {piece.kind.name.lower()}",
-            hint=_RESTORE,
-        )
-    if piece.end != len(data):
-        raise Damaged(
-            "piece-damaged", f"{where}, offset {piece.end}: {len(data) - piece.end} bytes too many", hint=_RESTORE
-        )
-    return piece.payload
+        wrong = f", offset 0: expected a {kind.name.lower()}, but {piece}"
+    elif piece.kind is not kind:
+        wrong = f": expected a {kind.name.lower()}, found a {piece.kind.name.lower()}"
+    elif piece.end != len(data):
+        wrong = f", offset {piece.end}: {len(data) - piece.end} bytes too many"
+    else:
+        return piece.payload
+    raise Damaged("piece-damaged", f"{where}{wrong}", hint=_RESTORE)
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}

@@ -66,12 +66,8 @@ class Hints(Record, frozen=True):
     def bytes(self) -> int:
         if not self.places and not self.bounds:
             return 0
-        size = _OVERHEAD_BYTES * (len(self.places) + len(self.bounds))
-        for place in self.places:
-            size += len(place.log) + len(place.file_name)
-        for bound in self.bounds:
-            size += len(bound.log)
-        return size
+        names = [len(place.log) + len(place.file_name) for place in self.places] + [len(b.log) for b in self.bounds]
+        return _OVERHEAD_BYTES * len(names) + sum(names)
 
 
 NOTHING_WRITTEN: Final = Hints()

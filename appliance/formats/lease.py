@@ -28,20 +28,14 @@ class Mode(StrEnum):
         """Whether nobody else may write messages of the domain under a lease beside this one."""
 
 
-_COMPATIBLE: Final = frozenset(
-    {
-        (Mode.IS, Mode.IS),
-        (Mode.IS, Mode.IX),
-        (Mode.IS, Mode.S),
-        (Mode.IS, Mode.SIX),
-        (Mode.IX, Mode.IX),
-        (Mode.IX, Mode.IS),
-        (Mode.S, Mode.S),
-        (Mode.S, Mode.IS),
-        (Mode.SIX, Mode.IS),
-    }
-)
-"""The pairs of modes that two holders may have on one domain at once. X goes with nothing."""
+_BESIDE: Final = {
+    Mode.IS: frozenset({Mode.IS, Mode.IX, Mode.S, Mode.SIX}),
+    Mode.IX: frozenset({Mode.IS, Mode.IX}),
+    Mode.S: frozenset({Mode.IS, Mode.S}),
+    Mode.SIX: frozenset({Mode.IS}),
+    Mode.X: frozenset[Mode](),
+}
+"""Which modes another holder may have on the domain at once."""
 
 _COVERS: Final = {
     Mode.IS: frozenset({Mode.IS}),
@@ -54,7 +48,7 @@ _COVERS: Final = {
 
 def conflicts(one: Mode, other: Mode) -> bool:
     """Whether two holders may not have these modes on one domain at once."""
-    return (one, other) not in _COMPATIBLE
+    return other not in _BESIDE[one]
 
 
 def covers(stronger: Mode, weaker: Mode) -> bool:
@@ -82,8 +76,6 @@ class LeaseOutcome(StrEnum):
 
 
 class Holder(Record, frozen=True):
-    """Who has a lease."""
-
     node: str
     process: U64
     boot: Bytes16

@@ -12,15 +12,6 @@ from collections.abc import Sequence
 from timeagent import core
 
 
-def leaf_hash(leaf: bytes) -> bytes:
-    """Return the 32-byte hash of one leaf."""
-    return hashlib.sha256(b"\0" + leaf).digest()
-
-
-def _node_hash(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\1" + left + right).digest()
-
-
 def root(leaves: Sequence[bytes]) -> bytes:
     """Return the 32-byte root over at least one leaf."""
     return tree(leaves)[-1][0]
@@ -72,27 +63,6 @@ def joined_paths(levels: Sequence[Sequence[bytes]], before: bytes) -> list[bytes
     return paths
 
 
-def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bytes | None:
-    """Return the root that this leaf and its path lead to, or None if the path does not fit index and count.
-
-    ``count`` has to come from what signs the root: trees of different sizes can have paths of the same shape.
-    """
-    if not 0 <= index < count:
-        return None
-    current = leaf_hash(leaf)
-    position, width, used = index, count, 0
-    while width > 1:
-        if position ^ 1 < width:
-            if used == len(path):
-                return None
-            sibling = path[used]
-            used += 1
-            current = _node_hash(sibling, current) if position & 1 else _node_hash(current, sibling)
-        position >>= 1
-        width = (width + 1) >> 1
-    return current if used == len(path) else None
-
-
 class KnownPaths:
     """Checks many paths of one tree: what the last good one has shown of the tree is not hashed again.
 
@@ -103,14 +73,14 @@ class KnownPaths:
     __slots__ = ("_count", "_known")
 
     def __init__(self, count: int, root: bytes) -> None:
-        """Take what is signed: how many leaves there are, and the root over them."""
+        """Take what is signed: the root, and the number of leaves, because trees of two sizes may have equal paths."""
         self._count = count
         nowhere: tuple[int, bytes, tuple[bytes, ...]] = (-1, b"", ())
         self._known = [*[nowhere] * (count - 1).bit_length(), (0, root, ())]
         """By level, of the last good path: a node's position and hash, and the rest of the path from there."""
 
     def holds(self, leaf: bytes, index: int, path: Sequence[bytes]) -> bool:
-        """Whether ``root_of_path`` of this leaf and its path is the root."""
+        """Whether this leaf and its path, which has to fit index and count, lead to the root."""
         if not 0 <= index < self._count:
             return False
         sha256 = hashlib.sha256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from timeagent.errors import BadRequest, check_type
@@ -40,22 +41,8 @@ def check_domain(name: str) -> str:
     return name
 
 
-def check_log(name: str) -> str:
-    """Return the name. Raises BadRequest: 1 to 100 of letters, digits, dot, underscore, hyphen; not a dot first."""
-    return _check_file_name("log", name)
-
-
-def check_view(name: str) -> str:
-    """Return the name. Raises BadRequest: as a log's name."""
-    return _check_file_name("view", name)
-
-
-def check_election(name: str) -> str:
-    """Return the name. Raises BadRequest: as a log's name."""
-    return _check_file_name("election", name)
-
-
 def _check_file_name(what: str, name: str) -> str:
+    """Return the name. Raises BadRequest: 1 to 100 of letters, digits, dot, underscore, hyphen; not a dot first."""
     check_type(str, **{what: name})
     if not _LOG.fullmatch(name):
         raise BadRequest(
@@ -64,6 +51,9 @@ def _check_file_name(what: str, name: str) -> str:
             hint="choose another name",
         )
     return name
+
+
+check_log, check_view, check_election = (partial(_check_file_name, what) for what in ("log", "view", "election"))
 
 
 def check_node(name: str) -> str:
@@ -117,7 +107,6 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        """Return the text that ``parse_address`` reads."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

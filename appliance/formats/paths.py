@@ -48,7 +48,7 @@ _DATA_AMONG: Final = {
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
 _LEDGER: Final = re.compile(r"(?P<run>[0-9a-f]{16})(\.(?P<number>[2-9]|[1-9][0-9]{1,7}))?\.ledger")
 _REMEMBERED_MAX: Final = 4096
-"""How many racks, and how many bags, a grid remembers: a bound on memory only."""
+"""How many racks and bags, and names of such, a grid remembers: a bound on memory only."""
 
 
 class DataName(msgspec.Struct, frozen=True, order=True):
@@ -103,29 +103,27 @@ class Grid:
         self._suffix = birth.kind.suffix
         self.log_path = f"{LOGS}/{birth.log}"
         self.first_ns = birth.created_ns - birth.created_ns % birth.span_ns
-        self._racks: dict[int, Rack] = {}
-        self._bags: dict[int, Bag] = {}
-        self._racks_by_name: dict[tuple[str, str], Rack] = {}
-        self._bags_by_name: dict[tuple[str, str], Bag] = {}
+        remembered = lru_cache(_REMEMBERED_MAX)
+        self._rack, self._bag = remembered(self._made_rack), remembered(self._made_bag)
+        self._parsed_rack, self._parsed_bag = remembered(self._read_rack), remembered(self._read_bag)
 
     def rack(self, instant: Instant) -> Rack:
-        start = instant - instant % self.birth.rack_ns
-        known = self._racks.get(start)
-        if known is None:
-            end = start + self.birth.rack_ns
-            known = Rack(self.birth.log, start, end, f"{self.log_path}/{self._rack_name(start)}")
-            _remember(self._racks, start, known)
-        return known
+        return self._rack(instant - instant % self.birth.rack_ns)
+
+    def _made_rack(self, start: Instant) -> Rack:
+        moment = _EPOCH + timedelta(seconds=start // SECOND)
+        clock = f"{moment:%H-%M}" if self.birth.rack_ns % MINUTE == 0 else f"{moment:%H-%M-%S}"
+        path = f"{self.log_path}/{moment:%Y-%m-%d}/{clock}"
+        return Rack(self.birth.log, start, start + self.birth.rack_ns, path)
 
     def bag(self, instant: Instant) -> Bag:
-        start = instant - instant % self.birth.span_ns
-        known = self._bags.get(start)
-        if known is None:
-            end = start + self.birth.span_ns
-            rack, name = self.rack(start), self._bag_name(start)
-            known = Bag(self.birth.log, start, end, end + self.birth.grace_ns, name, rack, f"{rack.path}/{name}")
-            _remember(self._bags, start, known)
-        return known
+        return self._bag(instant - instant % self.birth.span_ns)
+
+    def _made_bag(self, start: Instant) -> Bag:
+        birth, rack, end = self.birth, self.rack(start), start + self.birth.span_ns
+        moment = _EPOCH + timedelta(seconds=start // SECOND)
+        name = f"{moment:%H-%M-%S}.{start % SECOND // MS:03d}-{birth.span_ns // MS}-{birth.grace_ns // MS}"
+        return Bag(birth.log, start, end, end + birth.grace_ns, name, rack, f"{rack.path}/{name}")
 
     def next_rack(self, rack: Rack) -> Rack:
         return self.rack(rack.end_ns)
@@ -137,14 +135,9 @@ class Grid:
 
     def parse_rack(self, day: str, name: str) -> Rack | None:
         """Read a rack's two directory names; None for names off the grid."""
-        known = self._racks_by_name.get((day, name))
-        if known is None:
-            known = self._parsed_rack(day, name)
-            if known is not None:
-                _remember(self._racks_by_name, (day, name), known)
-        return known
+        return self._parsed_rack(day, name)
 
-    def _parsed_rack(self, day: str, name: str) -> Rack | None:
+    def _read_rack(self, day: str, name: str) -> Rack | None:
         form = "%Y-%m-%d/%H-%M" if self.birth.rack_ns % MINUTE == 0 else "%Y-%m-%d/%H-%M-%S"
         start = _instant(f"{day}/{name}", form)
         if start is None or start % self.birth.rack_ns or start + self.birth.rack_ns <= self.first_ns:
@@ -154,14 +147,9 @@ class Grid:
 
     def parse_bag(self, rack: Rack, name: str) -> Bag | None:
         """Read a bag's directory name inside its rack; None for names off the grid: such a directory does not exist."""
-        known = self._bags_by_name.get((rack.path, name))
-        if known is None:
-            known = self._parsed_bag(rack, name)
-            if known is not None:
-                _remember(self._bags_by_name, (rack.path, name), known)
-        return known
+        return self._parsed_bag(rack, name)
 
-    def _parsed_bag(self, rack: Rack, name: str) -> Bag | None:
+    def _read_bag(self, rack: Rack, name: str) -> Bag | None:
         in_day = _instant(f"1970-01-01/{name[:12]}", "%Y-%m-%d/%H-%M-%S.%f")
         if in_day is None:
             return None
@@ -179,16 +167,6 @@ class Grid:
         parsed = parse_data_name(name)
         return parsed if parsed is not None and parsed.suffix == self._suffix else None
 
-    def _rack_name(self, start: Instant) -> str:
-        moment = _EPOCH + timedelta(seconds=start // SECOND)
-        clock = f"{moment:%H-%M}" if self.birth.rack_ns % MINUTE == 0 else f"{moment:%H-%M-%S}"
-        return f"{moment:%Y-%m-%d}/{clock}"
-
-    def _bag_name(self, start: Instant) -> str:
-        moment = _EPOCH + timedelta(seconds=start // SECOND)
-        millis = start % SECOND // MS
-        return f"{moment:%H-%M-%S}.{millis:03d}-{self.birth.span_ns // MS}-{self.birth.grace_ns // MS}"
-
 
 def _instant(text: str, form: str) -> Instant | None:
     """Read a moment, also one that is not written as it should be; None for none, and for what is far ahead."""
@@ -200,14 +178,7 @@ def _instant(text: str, form: str) -> Instant | None:
     return instant if 0 <= instant < INSTANT_MAX - DAY else None
 
 
-def _remember[K, V](known: dict[K, V], key: K, value: V) -> None:
-    if len(known) >= _REMEMBERED_MAX:
-        known.clear()
-    known[key] = value
-
-
 def record_name(number: int) -> str:
-    """Return the file name of a numbered record: eight digits or more."""
     return f"{number:08d}"
 
 

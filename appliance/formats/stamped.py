@@ -71,7 +71,6 @@ class Signed(Record, frozen=True):
 
 
 def sign(kind: Kind, body: Record, signer: Signer) -> bytes:
-    """Return the whole file."""
     raw = encode_for_ever(body)
     signed = Signed(body=raw, key_id=signer.id, signature=signer.sign(CONTEXTS[kind], raw))
     return pack(kind, encode(signed))

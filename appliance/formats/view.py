@@ -77,7 +77,6 @@ def open_checkpoint(data: bytes, where: str) -> Checkpoint:
 
 
 def fold_path(view: str, fold: bytes) -> str:
-    """Return the directory of the checkpoints of a fold."""
     return f"{VIEWS}/{view}/{fold.hex()}"
 
 

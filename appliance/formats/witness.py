@@ -48,8 +48,6 @@ ENDED_MAX: Final = 256
 
 
 class SessionKind(StrEnum):
-    """What a session's witness testifies."""
-
     GRANT = "grant"
     RENEWAL = "renewal"
 
@@ -291,12 +289,6 @@ def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
     return entry
 
 
-def decode_entries(data: list[bytes]) -> list[Entry]:
-    """Read many entries of batches. Raises Damaged if ``decode_entry`` refuses any of them, without saying which."""
-    entries: list[Entry] = decode_all(_ENTRY, data, "a ledger entry")
-    return entries
-
-
 class Batch(msgspec.Struct, frozen=True):
     """A signed turn: the head's bytes, its signature, each entry's bytes, in order, and the tree over them."""
 
@@ -416,7 +408,7 @@ class LedgerBlock(Record, frozen=True):
     def decoded(self, where: str) -> Iterator[Entry]:
         """Yield the entries in order. Raises Damaged."""
         try:
-            yield from decode_entries(list(self.entries))
+            yield from decode_all(_ENTRY, list(self.entries), "a ledger entry")
         except Damaged:  # say which
             for index, entry in enumerate(self.entries):
                 decode_entry(entry, f"{where}, entry {index}")

@@ -205,9 +205,7 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X, sent: ClockLook | None = None) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        sent = sent or ClockLook.of(self._time)
-        name = self._randomness.randbytes(16)
-        return Ask(domain, name, age or Age(first_try_ns=sent.now.midpoint, request_id=name), sent.token, mode)
+        return _ask(domain, self._randomness.randbytes(16), age, mode, sent or ClockLook.of(self._time))
 
     def _request_ids(self, count: int) -> list[bytes]:
         """Return new ones: the same that one after the other would be."""
@@ -239,7 +237,10 @@ class LeaseClient:
         """
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or ClockLook.of(self._time)
-        asked = [self.ask(each, None, mode, sent) if isinstance(each, str) else each for each in asks]
+        asked = [
+            _ask(each, name, None, mode, sent) if isinstance(each, str) else each
+            for each, name in zip(asks, self._request_ids(len(asks)), strict=True)
+        ]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = sent.now.latest + wait_ns + term
         requests: list[wire.Request] = [
@@ -362,7 +363,7 @@ class LeaseClient:
             term_ns=term_ns,
             expiry_ns_max=sent.now.latest + term_ns,
         )
-        return self._about_session(request, None, sent)
+        return self._about_session(request, sent)
 
     def renew_session(
         self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None, map_number: int = FIRST_MAP
@@ -376,7 +377,7 @@ class LeaseClient:
             term_ns=term_ns,
             expiry_ns_max=sent.now.latest + term_ns,
         )
-        return self._about_session(request, session_id, sent, give_up_ns)
+        return self._about_session(request, sent, give_up_ns)
 
     def drop_session(self, dropping: wire.DropSession, give_up_ns: Instant | None = None) -> SessionResult:
         """Give it back, by a request without an id, with all leases under it: they are over before this is called.
@@ -399,11 +400,7 @@ class LeaseClient:
             after, more = page.after_domain, page.more
 
     def _about_session(
-        self,
-        request: wire.BeginSession | wire.RenewSession,
-        session_id: bytes | None,
-        sent: ClockLook,
-        give_up_ns: Instant | None = None,
+        self, request: wire.BeginSession | wire.RenewSession, sent: ClockLook, give_up_ns: Instant | None = None
     ) -> SessionResult:
         replies = self._call([request], 0, give_up_ns)
         if isinstance(replies, LeaseUnavailable):
@@ -421,7 +418,7 @@ class LeaseClient:
         if (
             not isinstance(witness, SessionWitness)
             or witness.holder != self._holder
-            or session_id not in (None, witness.session_id)
+            or (isinstance(request, wire.RenewSession) and request.session_id != witness.session_id)
         ):
             return Suspect("it is about another session lease, or another holder")
         reason = contradiction(shards, sent.token, came.token) or self._beyond(witness.expiry_ns, came)
@@ -551,6 +548,10 @@ class LeaseClient:
         """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
         longest = came.now.latest + self._policy.granted_ns_max
         return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None
+
+
+def _ask(domain: str, name: bytes, age: Age | None, mode: Mode, sent: ClockLook) -> Ask:
+    return Ask(domain, name, age or Age(first_try_ns=sent.now.midpoint, request_id=name), sent.token, mode)
 
 
 def as_result(reply: wire.Reply, domain: str) -> Result:

@@ -81,19 +81,6 @@ def _issued(public: Ed25519PublicKey, subject: x509.Name, serial: int, start: da
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
     )
-    if is_issuer:
-        usage = x509.KeyUsage(
-            digital_signature=False,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            key_cert_sign=True,
-            crl_sign=False,
-            encipher_only=False,
-            decipher_only=False,
-        )
-        built = built.add_extension(usage, critical=True)
     return built.sign(issuer, None).public_bytes(Encoding.PEM)
 
 

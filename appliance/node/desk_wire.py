@@ -7,11 +7,13 @@ this module and hardly another, so that it starts as quickly as an interpreter d
 
 from __future__ import annotations
 
+import _socket as socket  # what `socket` adds takes as long to load as all of this
 import os
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from typing import Final, Self
 
 VERSION: Final = "2"
 
@@ -64,6 +66,53 @@ def unpacked(data: bytearray) -> list[str] | None:
     words = words_of(bytes(data[LENGTH_BYTES : LENGTH_BYTES + size]))
     del data[: LENGTH_BYTES + size]
     return words
+
+
+class Line:
+    """Either end of the connection. All raise OSError where that is lost, and what is received also ValueError."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Have it connected."""
+        self._socket = connection
+        self._data = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def say(self, *words: str) -> None:
+        """Send a message."""
+        self._socket.sendall(packed(*(each.replace("\0", " ") for each in words)))
+
+    def receive(self) -> list[str]:
+        """Return the next message; waits for it."""
+        while (words := unpacked(self._data)) is None:
+            self._more(0)
+        return words
+
+    def received(self) -> list[str] | None:
+        """Return the next message, if it is there."""
+        try:
+            while (words := unpacked(self._data)) is None:
+                self._more(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        return words
+
+    def be_patient(self, seconds: int) -> None:
+        """Wait so long for an answer, 0: for ever. The kernel does: Python's time-outs are those of every call."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+    def _more(self, flags: int) -> None:
+        data = self._socket.recv(MESSAGE_BYTES_MAX, flags)
+        if not data:
+            raise ConnectionError("it hung up")
+        self._data += data
 
 
 def door(user_directory: str, root: str, node_directory: str | None) -> str | None:

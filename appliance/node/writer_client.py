@@ -12,19 +12,19 @@ import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock, Thread
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
-from appliance.formats.framing import pieces
-from appliance.formats.paths import Bag, Grid
 from timeagent.clock import NodeTime
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import SECOND, span_text
 
 from ..bag.closedbags import ListedFiles
 from ..bag.closing import Authority
-from ..bag.writing import FrameFile, Writer
+from ..bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown, Writer
+from ..formats.framing import pieces
+from ..formats.paths import Bag, Grid
 from ..formats.policy import PolicyNumbers
 from . import writer_wire as wire
 
@@ -49,16 +49,11 @@ type Handed = Committed | NotCommitted | Doubt | None
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    done: Event = field(default_factory=Event)
-    answer: wire.WriterAnswer | None = None
-
-
-@dataclass(slots=True, eq=False)
 class _Link:
     line: wire.Line
     incarnation: bytes
-    calls: dict[int, _Call] = field(default_factory=dict)
+    calls: dict[int, SimpleQueue[wire.WriterAnswer | None]] = field(default_factory=dict)
+    """Where the answer to each call comes; None: it never will."""
     broken: bool = False
 
 
@@ -85,21 +80,23 @@ class NodeWriterClient:
             if link is None:
                 return None
             self._number += 1
-            number, call = self._number, _Call()
-            link.calls[number] = call
+            number, answers = self._number, SimpleQueue[wire.WriterAnswer | None]()
+            link.calls[number] = answers
         try:
             link.line.send(wire.Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
         except OSError as problem:
             self._break(link)
             return Doubt(f"the node's writer could not be told: {problem}", link.incarnation)
         patience_ns = self._policy.attempt_timeout_ns
-        call.done.wait(patience_ns / SECOND)
+        answer = None
+        with contextlib.suppress(Empty):
+            answer = answers.get(timeout=patience_ns / SECOND)
         with self._lock:
-            link.calls.pop(number, None)
-        if call.answer is None:
+            del link.calls[number]
+        if answer is None:
             self._silent_until_ns = self._time.boot_ns() + SILENCE_NS
             return Doubt(f"the node's writer said nothing for {span_text(patience_ns)}", link.incarnation)
-        return _handed(call.answer, link.incarnation)
+        return _handed(answer, link.incarnation)
 
     def close(self) -> None:
         """Hang up. Idempotent."""
@@ -141,10 +138,8 @@ class NodeWriterClient:
         """Pass answers on until the connection ends; then whoever waits waits no longer."""
         with contextlib.suppress(OSError, Damaged):
             while isinstance(answer := _receive(link.line.socket), wire.WriterAnswer):
-                call = link.calls.get(answer.number)
-                if call is not None:
-                    call.answer = answer
-                    call.done.set()
+                if (call := link.calls.get(answer.number)) is not None:
+                    call.put(answer)
         self._break(link)
 
     def _break(self, link: _Link) -> None:
@@ -153,7 +148,7 @@ class NodeWriterClient:
         with self._lock:
             waiting = list(link.calls.values())
         for call in waiting:
-            call.done.set()
+            call.put(None)
 
 
 def _receive(connection: socket.socket) -> wire.Incoming | None:

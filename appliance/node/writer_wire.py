@@ -144,13 +144,13 @@ class Line:
         self.socket.close()
 
 
-def receive(connection: socket.socket, limit: int = WIRE_BYTES_MAX) -> bytes | None:
+def receive(connection: socket.socket) -> bytes | None:
     """Return the next message without its length; None when the connection ends before. Blocks.
 
     Raises OSError, and Damaged for a message that exceeds the limit.
     """
     head = _exactly(connection, LENGTH_BYTES)
-    return None if head is None else _exactly(connection, body_length(head, limit))
+    return None if head is None else _exactly(connection, body_length(head, WIRE_BYTES_MAX))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes | None:

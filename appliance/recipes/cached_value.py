@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import Final, Self
 
@@ -26,6 +27,7 @@ from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log
 from ..session.endings import Recall
 from ..session.held import Lease
+from ..session.renewal import later
 from ..session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -101,7 +103,7 @@ class CachedValue:
         self._early = 0
         self._unkept_uses = 0
         self._unwritten: TenureError | None = None
-        self._later = session.later
+        self._later: Callable[[Span, Callable[[], None]], None] = partial(later, session.keeper)
         self._flush_is_due = False
         self.counts = CacheCounts()
 

@@ -65,15 +65,12 @@ class ProcessSeen:
 
     __slots__ = ("group", "name", "parent", "pid", "started", "state", "threads")
 
-    def __init__(self, pid: int, name: str, state: str, parent: int, group: int, threads: int, started: int) -> None:
-        """Note what was seen. ``started``: in ticks since boot."""
-        self.pid = pid
-        self.name = name
-        self.state = state
-        self.parent = parent
-        self.group = group
-        self.threads = threads
-        self.started = started
+    def __init__(self, pid: int, told: str) -> None:
+        """Note what /proc says. ``started``: in ticks since boot."""
+        before, _, after = told.rpartition(")")
+        state, *numbers = after.split()
+        self.pid, self.name, self.state = pid, before.partition("(")[2], state
+        self.parent, self.group, self.threads, self.started = (int(numbers[place]) for place in (0, 1, 16, 18))
 
     @property
     def ended(self) -> bool:
@@ -85,13 +82,9 @@ def process(pid: int) -> ProcessSeen | None:
     """Return what the kernel says of a process; None: there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            told = file.read()
+            return ProcessSeen(pid, file.read().decode(errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None
-    before, _, after = told.decode(errors="replace").rpartition(")")
-    state, *numbers = after.split()
-    parent, group, threads, started = (int(numbers[place]) for place in (0, 1, 16, 18))
-    return ProcessSeen(pid, before.partition("(")[2], state, parent, group, threads, started)
 
 
 def ancestors(pid: int) -> Iterator[ProcessSeen]:
@@ -215,9 +208,6 @@ class ProcessTree:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """End at once what lives of it, and take the terminal back. Idempotent. Waits until nothing lives."""
         self._close_gate()
         while not self.over():
@@ -264,15 +254,15 @@ class ProcessTree:
 
         A stopped process dies of it too; one in a system call that cannot be interrupted, when that returns.
         """
-        had: set[tuple[int, int]] = set()
+        had: dict[tuple[int, int], ProcessSeen] = {}
         while True:
             self.send(signal.SIGKILL)
-            fresh = [each for each in self.living() if _named(each) not in had]
+            fresh = {(each.pid, each.started): each for each in self.living() if (each.pid, each.started) not in had}
             if not fresh:
                 return
-            for each in fresh:
+            for each in fresh.values():
                 _send(each, signal.SIGKILL)
-                had.add(_named(each))
+            had.update(fresh)
 
     def living(self) -> list[ProcessSeen]:
         """Return the descendants that a look finds alive; reap those of this process's children that have ended."""
@@ -383,10 +373,6 @@ def _become(words: list[str], gate: int, parent: int, mask: set[int]) -> None:
         sys.stderr.write(f"tenure: {words[0]}: {problem.strerror}\n")
         sys.stderr.flush()
         os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_EXECUTABLE)
-
-
-def _named(each: ProcessSeen) -> tuple[int, int]:
-    return each.pid, each.started
 
 
 def _send(to: ProcessSeen, number: int) -> None:

@@ -24,7 +24,7 @@ from .processes import HEARD, MS, SIGNALLED, ProcessTree, Run, Signals, note_at_
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final, Self
+    from typing import Final
 
     from timeagent.errors import TenureError
     from timeagent.units import Span
@@ -46,7 +46,7 @@ _FLAGS: Final = ("--allow-root", "--quick")
 class SubLease:
     """A sub-lease as its process knows it (Holding): good for as long as it was told last, from when it asked."""
 
-    def __init__(self, line: Line, grace_ns: Span) -> None:
+    def __init__(self, line: wire.Line, grace_ns: Span) -> None:
         """Ask for the first time; the answer is waited for. Raises OSError."""
         self._line = line
         self._grace_ns = grace_ns
@@ -97,53 +97,6 @@ class SubLease:
             self._over, self._doubt = words[1], words[2] == wire.DOUBT
 
 
-class Line:
-    """The connection to the node's daemon."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        """Have it connected."""
-        self._socket = connection
-        self._data = bytearray()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._socket.close()
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def say(self, *words: str) -> None:
-        """Send a message. Raises OSError."""
-        self._socket.sendall(wire.packed(*words))
-
-    def receive(self) -> list[str]:
-        """Return the next message; waits for it. Raises OSError, ValueError."""
-        while (words := wire.unpacked(self._data)) is None:
-            self._more(0)
-        return words
-
-    def received(self) -> list[str] | None:
-        """Return the next message, if it is there. Raises OSError, ValueError."""
-        try:
-            while (words := wire.unpacked(self._data)) is None:
-                self._more(socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
-        return words
-
-    def be_patient(self, seconds: int) -> None:
-        """Wait so long for an answer, 0: for ever. The kernel does: Python's time-outs are those of every call."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
-
-    def _more(self, flags: int) -> None:
-        data = self._socket.recv(wire.MESSAGE_BYTES_MAX, flags)
-        if not data:
-            raise ConnectionError("it hung up")
-        self._data += data
-
-
 def quick_run(arguments: Sequence[str]) -> int | None:
     """Run a command as ``tenure run`` does, by a sub-lease; return its exit code. None: that is left to the whole."""
     asked = _understood(arguments)
@@ -162,11 +115,10 @@ def quick_run(arguments: Sequence[str]) -> int | None:
     connection = _connected(options["--root"], options.get("--node-dir"))
     if connection is None:
         return None
-    with Line(connection) as line:
+    with wire.Line(connection) as line:
+        purpose = f"run {os.path.basename(words[0])}"
         try:
-            line.say(
-                wire.LEASE, wire.VERSION, options["--lease"], options["--mode"], options["--wait"], _purpose(words)
-            )
+            line.say(wire.LEASE, wire.VERSION, options["--lease"], options["--mode"], options["--wait"], purpose)
             answer = _awaited(line)
         except (OSError, ValueError):
             return None
@@ -174,12 +126,11 @@ def quick_run(arguments: Sequence[str]) -> int | None:
             note_at_once("tenure: interrupted")
             return SIGNALLED + signal.SIGINT
         if answer[0] == wire.REFUSED:
-            return _refused(*answer[1:])
+            from timeagent import errors
+
+            _, kind, code, message, hint = answer
+            return _reported(getattr(errors, kind)(code, message, hint=hint))
         return _run(line, options["--lease"], words, answer) if answer[0] == wire.HELD else None
-
-
-def _purpose(words: Sequence[str]) -> str:
-    return f"run {os.path.basename(words[0])}"
 
 
 def _understood(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
@@ -230,7 +181,7 @@ def _ours(path: str) -> bool:
     return status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o022
 
 
-def _awaited(line: Line) -> list[str]:
+def _awaited(line: wire.Line) -> list[str]:
     """Return the answer; on a terminal it is shown meanwhile who has it. Raises OSError, ValueError."""
     shown = False
     line.be_patient(0)
@@ -248,7 +199,7 @@ def _awaited(line: Line) -> list[str]:
     return words
 
 
-def _run(line: Line, name: str, words: list[str], answer: list[str]) -> int | None:
+def _run(line: wire.Line, name: str, words: list[str], answer: list[str]) -> int | None:
     _, fence, expiry, grace = answer
     tree = ProcessTree(words)
     try:
@@ -273,7 +224,7 @@ def _run(line: Line, name: str, words: list[str], answer: list[str]) -> int | No
     return code
 
 
-def _give_back(line: Line) -> None:
+def _give_back(line: wire.Line) -> None:
     """Say that nothing is done any more, and wait until others can have it. It would be over by itself."""
     try:
         line.say(wire.BACK)
@@ -281,12 +232,6 @@ def _give_back(line: Line) -> None:
             continue
     except (OSError, ValueError):
         return
-
-
-def _refused(kind: str, code: str, message: str, hint: str) -> int:
-    from timeagent import errors
-
-    return _reported(getattr(errors, kind)(code, message, hint=hint))
 
 
 def _reported(problem: TenureError) -> int:

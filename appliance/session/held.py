@@ -153,6 +153,8 @@ class Keeper:
     """Those of the held ones that are sticky and that nobody uses; since when, by the boot clock."""
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
+    put_off: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """What a session without threads has to do yet, and from when on, by the boot clock."""
     _clients: dict[int, LeaseClient] = field(default_factory=dict)
 
     def client(self, shard: int) -> LeaseClient:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, Timer
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.policy import PolicyNumbers
@@ -203,3 +203,25 @@ class RenewalThread:
     def _pause_ns(self) -> Span:
         """Return how long to wait by now: leases that are held go by the newest policy too."""
         return max(min(self._period_ns, self._policy.renew_period_ns) // 8, PAUSE_NS_MIN)
+
+
+def later(keeper: Keeper, span: Span, do: Callable[[], None]) -> None:
+    """Call a function once so much time has passed: in a thread that does not outlive the process, if there may be any.
+
+    A session without threads calls it when it renews, as time passes.
+    """
+    if not keeper.background:
+        keeper.put_off.append((keeper.time.boot_ns() + span, do))
+        return
+    timer = Timer(span / SECOND, do)
+    timer.daemon = True
+    timer.start()
+
+
+def do_due(keeper: Keeper) -> None:
+    """Call what was put off until now, in a session without threads."""
+    boot = keeper.time.boot_ns()
+    due = [each for each in keeper.put_off if each[0] <= boot]
+    keeper.put_off = [each for each in keeper.put_off if each[0] > boot]
+    for _, do in due:
+        do()

@@ -12,7 +12,6 @@ import logging
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from threading import Timer
 from typing import Final, Self
 
 from appliance.bag.reader import Message
@@ -24,7 +23,7 @@ from appliance.lease.client import ClockLook
 from appliance.lease.wire import Denied
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check_callable, check_type
-from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, span_of
+from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
 from ..bag.ports import BagContext
 from . import asking, recalls
@@ -32,7 +31,7 @@ from .endings import Recall
 from .held import Keeper, Lease, Listener, Routes
 from .leasing import Leasing
 from .open_logs import LogBook, OpenLog, hinted_reads
-from .renewal import LeaseRenewer, RenewalThread
+from .renewal import LeaseRenewer, RenewalThread, do_due
 from .session_leases import period_ns
 from .stamping import AheadOfClock, FrameStamper, Publication, WriterState, check_covering, check_near, checked_batch
 
@@ -83,8 +82,6 @@ class Session:
         self._renewer = LeaseRenewer(keeper, leasing.renew, leasing.session_leases, context.parallel)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
-        self._put_off: list[tuple[int, Callable[[], None]]] = []
-        """What a session without threads has to do yet, and from when on, by the boot clock."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
         self._recalls = recalls.RecallListener(keeper, self._give_back)
 
@@ -246,23 +243,7 @@ class Session:
         if idle := recalls.unused_for_long(self.keeper):
             self._give_back(idle)
         self._recalls.poll()
-        boot = self._time.boot_ns()
-        due = [each for each in self._put_off if each[0] <= boot]
-        self._put_off = [each for each in self._put_off if each[0] > boot]
-        for _, do in due:
-            do()
-
-    def later(self, span: Span, do: Callable[[], None]) -> None:
-        """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
-
-        A session without threads calls it when it renews, as time passes.
-        """
-        if not self.keeper.background:
-            self._put_off.append((self._time.boot_ns() + span, do))
-            return
-        timer = Timer(span / SECOND, do)
-        timer.daemon = True
-        timer.start()
+        do_due(self.keeper)
 
     def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
         """Give leases back. They are over for the session from here on; what is being written is waited for.

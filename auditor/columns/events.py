@@ -45,16 +45,8 @@ class ClockReading(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, node: str, token: SignedTime) -> ClockReading:
-        """Take the bounds of a signed time."""
-        return cls(
-            node,
-            token.midpoint_ns,
-            token.radius_ns,
-            token.status,
-            token.clock_epoch,
-            token.sequence,
-            bool(token.flags & TimeFlags.ASSUMED),
-        )
+        bounds, assumed = (token.midpoint_ns, token.radius_ns), bool(token.flags & TimeFlags.ASSUMED)
+        return cls(node, *bounds, token.status, token.clock_epoch, token.sequence, assumed)
 
     @property
     def state(self) -> str:
@@ -62,12 +54,10 @@ class ClockReading(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def earliest_ns(self) -> Instant:
-        """The least that it can have been."""
         return self.midpoint_ns - self.radius_ns
 
     @property
     def latest_ns(self) -> Instant:
-        """The most that it can have been."""
         return self.midpoint_ns + self.radius_ns
 
 
@@ -171,7 +161,6 @@ class FrameWritten(_Signed, frozen=True):
 
     @property
     def accepted_count(self) -> int:
-        """How many messages readers accept."""
         return self.accepted[1] - self.accepted[0]
 
     @property
@@ -281,7 +270,6 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def under(cls, head: BatchHead, token: SignedTime) -> StatedBatch:
-        """Take what the head of a batch says."""
         who, shard = f"shard {head.map_number}/{head.shard:04d}", (head.map_number, head.shard)
         return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
 
@@ -314,7 +302,6 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
                 pass
 
     def followed(self, head: BatchHead, where: Evidence) -> MapFollowed:
-        """Return by which map its shard goes."""
         return MapFollowed(*self._signed(0, where), head.going_by, head.half)
 
     def _signed(self, position: int, where: Evidence) -> tuple[Instant, Place, ClockReading, Evidence, ShardName]:
@@ -488,7 +475,6 @@ class WhatIf:
 
     @property
     def any(self) -> bool:
-        """Whether anything is otherwise."""
         return bool(self.shifts) or self.grace_ns is not None or self.drop_late
 
     def token(self, node: str, token: SignedTime) -> SignedTime:

@@ -1,134 +1,34 @@
-"""The evidence that rules over leases and sequences need, in columns by domain or writer; and what an audit keeps.
+"""The evidence that rules over leases and sequences need: in columns by domain or writer, and what of a span is there.
 
 The index holds only what has been verified, or could not be for want of keys; every row says where in the tree its
-bytes are. Columns wait in files, all else is in memory. The file of an audit keeps the parts that were read, so that
-the next one reads again only what changed. The only module of the auditor that imports apsw.
+bytes are. Columns wait in files, all else is in memory.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
-import apsw
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.paths import LOCK, MARKER, SEAL
 from appliance.formats.policy import Policy
-from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
 from ..evidence.finding import Evidence, Verdict
-from ..evidence.tree import LedgerFile, Tree
-from .layout import ENTRIES, FRAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool, names_in
-from .parts import HeadRow, Part, Unit, decode_part
+from .layout import ENTRIES, FRAMES, NAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool
+from .parts import HeadRow, Part
 
-_APPLICATION: Final = 0x544E5552
-"""Names a file as an index of ours."""
-INDEX_FORMAT: Final = 16
-"""What is in such a file. Another format is never read; the next audit into the file begins it anew."""
-type Database = apsw.Connection
-READ_CACHE_KIB: Final = 8 * 1024
-"""What a file that is only read may take of memory."""
-INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
-"""What a damaged index file, or a full disk, raises."""
-_ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 _FIGURES: Final = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence", "staying")
 """Of a use, beside its place and digest."""
 _STATED: Final = ("head", "position", "rank", "at", "size")
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
-
-
-def open_index(path: Path) -> Database:
-    """Open the file of an audit to read, as it is now: who writes to it waits until this is closed.
-
-    Raises BadRequest with the way out for what is none, is of another format, or is being written.
-    """
-    again = "make it with: tenure audit PATH --db FILE"
-    if not path.is_file():
-        raise BadRequest("no-index", f"{path} is not there", hint=again)
-    try:
-        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        ((ours,),) = db.execute("PRAGMA application_id")
-        ((stated,),) = db.execute("PRAGMA user_version")
-        if ours != _APPLICATION:
-            raise BadRequest("not-an-index", f"{path} is no index of an audit", hint=again)
-        if stated != INDEX_FORMAT:
-            what = f"{path} is an index of format {stated}; this version reads format {INDEX_FORMAT}"
-            raise BadRequest("other-index-format", what, hint=again)
-        db.execute(f"PRAGMA cache_size = -{READ_CACHE_KIB}")
-        db.execute("BEGIN")
-        db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-    except (apsw.NotADBError, apsw.CorruptError):
-        raise BadRequest("not-an-index", f"{path} is no index of an audit", hint=again) from None
-    except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
-        raise BadRequest(
-            "index-in-use", f"{path} cannot be read: {problem}", hint="wait for the audit that writes it"
-        ) from None
-    return db
-
-
-def write_index(path: Path) -> Database:
-    """Open the file of an audit to write, in a transaction; make it where there is none.
-
-    Raises BadRequest for a file that is no index, or that another audit has; Environment where nothing can be written.
-    """
-    try:
-        db = apsw.Connection(str(path))
-    except apsw.Error as problem:
-        hint = "name a file in a directory that you may write to"
-        raise Environment("index-failed", f"{path} cannot be made: {problem}", hint=hint) from None
-    try:
-        _claim(db, path)
-        db.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; BEGIN IMMEDIATE").fetchall()
-    except (apsw.NotADBError, apsw.CorruptError):
-        raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file") from None
-    except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
-        raise BadRequest(
-            "index-in-use",
-            f"{path} cannot be written: {problem}",
-            hint="end the audit, replay or screen that has it open, or name another",
-        ) from None
-    except apsw.Error as problem:
-        what = f"{path} cannot be written: {problem}"
-        raise Environment("index-failed", what, hint="make room, or name a plain file on another disk") from None
-    return db
-
-
-def _claim(db: Database, path: Path) -> None:
-    """Make sure that a file is new, or an index of ours; forget what is in it where that has another format."""
-    ((ours,),) = db.execute("PRAGMA application_id")
-    ((stated,),) = db.execute("PRAGMA user_version")
-    tables = db.execute(_ALL_TABLES).fetchall()
-    if ours not in (0, _APPLICATION) or (ours == 0 and tables):
-        raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file")
-    for (table,) in tables if stated != INDEX_FORMAT else ():
-        db.execute(f"DROP TABLE {table}")
-    db.execute(f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {INDEX_FORMAT}").fetchall()
-
-
-def close_index(db: Database) -> None:
-    """Let go of a file. What cannot be written any more is lost, and nothing is said: it was, where it failed."""
-    with suppress(apsw.Error):
-        if db.in_transaction:
-            db.execute("COMMIT")
-    db.close()
-
-
-def temporary_database() -> Database:
-    """Open a database in memory, which spills over to a file without name, and is gone when it is closed."""
-    db = apsw.Connection("")
-    db.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; BEGIN").fetchall()
-    return db
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +57,6 @@ class Use:
 
     @property
     def log(self) -> str:
-        """The log that it was written to."""
         return self.where.path.split("/")[1]
 
 
@@ -181,7 +80,7 @@ class DomainRows(NamedTuple):
 _BAG: Final = np.dtype(
     [("log", "<u4"), ("start", "<i8"), ("end", "<i8"), ("closed", "?"), ("blind", "?"), ("closed_ns", "<i8")]
 )
-"""As ``PartMaker.add_bag`` takes it."""
+"""As ``Part.add_bag`` takes it."""
 
 
 class Index:
@@ -197,7 +96,6 @@ class Index:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
         self._heads: dict[HeadName, HeadRow] = {}
         self._ceilings: dict[tuple[tuple[int, int], int, bytes], Evidence] = {}
         self._unread: dict[str, set[tuple[int, int]]] = {}
@@ -221,15 +119,14 @@ class Index:
         for chunk in self.spool.keep(part.columns) if self.spool else part.columns:
             self._chunks.setdefault((chunk.kind, chunk.bucket), []).append((base, chunk))
 
-    def _read(self, chunk: Chunk, *, raw: bool) -> Chunk:
-        return self.spool.read(chunk, raw=raw) if self.spool else chunk
+    def _data(self, chunk: Chunk, *, raw: bool = False) -> bytes:
+        return self.spool.read(chunk, raw=raw) if self.spool else chunk.data
 
     def bucket(self, kind: str, number: int, *, raw: bool = False) -> RowBucket:
         """Return all rows of one kind in one bucket. ``raw``: with the bytes of their entries."""
         found = RowBucket(kind)
         for base, chunk in self._chunks.get((kind, number), ()):
-            known = self._read(chunk, raw=raw)
-            found.take(base, known.names, known.rows, known.raw if raw else b"")
+            found.take(base, chunk, self._data(chunk, raw=raw))
         return found
 
     def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
@@ -255,26 +152,19 @@ class Index:
             yield DomainRows(domain, [entry for _, (_, entry) in sorted(entries.items())], uses)
 
     def buckets(self) -> list[int]:
-        """Return the buckets of which columns hold anything, in order."""
         return sorted({bucket for _, bucket in self._chunks})
 
     def column_bytes(self) -> int:
-        return sum(each.place.rows if each.place else len(each.rows) for _, each in self._all_chunks())
-
-    def _all_chunks(self) -> Iterator[tuple[str, Chunk]]:
-        for (kind, _), chunks in self._chunks.items():
-            yield from ((kind, chunk) for _, chunk in chunks)
+        return sum(chunk.sizes[1] for chunks in self._chunks.values() for _, chunk in chunks)
 
     def all_domains(self) -> set[str]:
-        """Return every domain that a frame or a ledger names."""
         found: set[str] = set()
-        for kind, chunk in self._all_chunks():
-            if kind != FRAMES:
-                found.update(names_in(self._read(chunk, raw=False).names))
+        for (kind, _), chunks in self._chunks.items():
+            for _, chunk in chunks if kind != FRAMES else ():
+                found.update(NAMES.decode(self._data(chunk)[: chunk.sizes[0]]).names)
         return found - {""}
 
     def close(self) -> None:
-        """Let go of the files that columns wait in."""
         if self.spool:
             self.spool.close()
         if self._directory:
@@ -378,119 +268,3 @@ class Coverage:
         """The same of a message, of which nothing is said either where a bag that is there may hold it unseen."""
         still_open, blind = self.index.bags_within(first_ns, last_ns)
         return None if still_open or blind else self.missing_frame(first_ns, last_ns)
-
-
-COMMIT_BYTES: Final = 32 * 1024 * 1024
-"""So much may be lost when the audit is killed; an interrupt loses nothing."""
-_SMALL_BYTES: Final = 64 * 1024 * 1024
-_PACKAGES: Final = ("auditor", "appliance/formats", "timeagent")
-CHECKSUM_BYTES: Final = 16
-
-
-class PartStore:
-    """The parts in an index file.
-
-    What a part was read from is named by what is below its directory: name, size, identity, times of change of each
-    file, the names of directories, and the contents of lock files and seals. Copying a file, or writing to it, changes
-    that; whoever can change a file's contents and hide it from the file system deceives a second run, so that
-    ``--reread`` reads everything. All parts are forgotten when the cluster's records are others, or the judge itself.
-    """
-
-    def __init__(self, db: Database, environment: bytes, *, reread: bool = False) -> None:
-        """Take the file of an audit. ``environment``: what every part depends on; ``reread``: believe no part."""
-        self._db = db
-        self._db.execute("CREATE TABLE IF NOT EXISTS part (unit TEXT PRIMARY KEY, state BLOB, part BLOB)")
-        self._db.execute("CREATE TABLE IF NOT EXISTS environment (digest BLOB)")
-        known = [row[0] for row in self._db.execute("SELECT digest FROM environment")]
-        if reread or known != [environment]:
-            self._db.execute("DELETE FROM part")
-            self._db.execute("DELETE FROM environment")
-            self._db.execute("INSERT INTO environment VALUES (?)", (environment,))
-        self._states = dict(self._db.execute("SELECT unit, state FROM part"))
-        self._waiting = 0
-        self._environment = environment
-        self._asked: dict[str, bytes] = {}
-        self.taken = 0
-        """How many parts were not read again."""
-
-    @staticmethod
-    def state(tree: Tree, unit: Unit) -> bytes:
-        """Return a digest of what the unit is read from."""
-        paths = [unit.path] if isinstance(unit, LedgerFile) else sorted(tree.below(unit.path))
-        state = hashlib.sha256()
-        for path in paths:
-            known = "" if path.endswith("/") else tree.identity(path)  # a directory is what is in it
-            state.update(f"{path}\0{known}\0".encode())
-            if path.endswith((f"/{LOCK}", f"/{SEAL}")):
-                state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-        return state.digest()
-
-    def has(self, name: str, state: bytes) -> bool:
-        """Whether a unit was read in this state."""
-        self._asked[name] = state
-        return self._states.get(name) == state
-
-    def digest(self, tree: Tree) -> bytes:
-        """Return a digest of all that was asked for, of what it depends on, and of the ceiling chains."""
-        whole = hashlib.sha256(self._environment)
-        for name, state in sorted(self._asked.items()):
-            whole.update(f"{name}\0".encode() + state)
-        for file in tree.chains():
-            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode())
-        return whole.digest()
-
-    def get(self, name: str) -> Part:
-        """Return a part that it has. Raises BadRequest where the file was damaged."""
-        self.taken += 1
-        try:
-            ((raw,),) = self._db.execute("SELECT part FROM part WHERE unit = ?", (name,))
-            assert isinstance(raw, bytes)
-            if _checksum(raw[CHECKSUM_BYTES:]) != raw[:CHECKSUM_BYTES]:
-                raise ValueError("its checksum does not match")  # noqa: TRY301 - caught with all that is wrong with a part
-            return decode_part(raw[CHECKSUM_BYTES:])
-        except ValueError as problem:
-            raise BadRequest(
-                "not-an-index", f"the index holds no part {name}: {problem}", hint="remove it, and audit again"
-            ) from None
-
-    def keep(self, name: str, state: bytes, part: bytes) -> None:
-        """Keep a part. Whatever is kept survives an interrupt."""
-        self._db.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, state, _checksum(part) + part))
-        self._waiting += len(part)
-        if self._waiting >= COMMIT_BYTES:
-            self.commit()
-
-    def commit(self) -> None:
-        """Make sure that what is kept is in the file."""
-        self._db.execute("COMMIT")
-        self._db.execute("BEGIN IMMEDIATE")
-        self._waiting = 0
-
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Forget parts of what is not in the tree any more."""
-        for name in self._states.keys() - set(names):
-            self._db.execute("DELETE FROM part WHERE unit = ?", (name,))
-
-
-def _checksum(part: bytes) -> bytes:
-    """Return what a part begins with in the file: bits of a database change, and it does not say so."""
-    return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
-
-
-def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True, timeline: bool = False) -> bytes:
-    """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
-
-    ``hashed``: whether every byte was hashed; ``timeline``: whether parts hold events.
-    """
-    state = hashlib.sha256((root_key or b"none") + (b"" if hashed else b" unhashed"))
-    state.update(b" timeline" if timeline else b"")
-    place = Path(__file__).parents[2]
-    for package in _PACKAGES:
-        for file in sorted((place / package).rglob("*.py")):
-            state.update(hashlib.sha256(file.read_bytes()).digest())
-    for path in (MARKER, *sorted(path for each in ("policy", "trust", "map") for path in tree.files_below(each))):
-        state.update(path.encode() + b"\0")
-        state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-    for log in tree.logs():
-        state.update(hashlib.sha256(tree.read(f"logs/{log}/log", _SMALL_BYTES) or b"").digest())
-    return state.digest()

@@ -12,7 +12,8 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Buffer, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
@@ -118,30 +119,22 @@ class Names(msgspec.Struct, array_like=True):
     heads: list[HeadName] = []
 
 
-class ColumnPlace(msgspec.Struct, array_like=True, frozen=True):
-    """Where names, rows and raw bytes wait: in the file of a process, from there on, so many bytes each."""
-
-    process: int
-    at: int
-    names: int
-    rows: int
-    raw: int
+NAMES: Final = msgspec.msgpack.Decoder(Names)
 
 
 class Chunk(msgspec.Struct, array_like=True):
-    """Rows of one kind in one bucket."""
+    """Rows of one kind in one bucket: names, rows and raw entries, one behind the other."""
 
     kind: str
     bucket: int
-    names: bytes
-    rows: bytes
-    raw: bytes
-    place: ColumnPlace | None = None
-    """Where all that is instead."""
+    sizes: tuple[int, int, int]
+    """How many bytes each of the three has."""
+    data: bytes
+    place: tuple[int, int] | None = None
+    """Where they are instead: in the file of a process, from there on."""
 
 
 def bucket_of(name: str) -> int:
-    """Return the bucket of a domain, or of a writer."""
     return zlib.crc32(name.encode()) % BUCKETS
 
 
@@ -189,7 +182,6 @@ class Numbering[T]:
         self._listed: list[T] = []
 
     def listed(self) -> list[T]:
-        """Return the values by their numbers."""
         if len(self._listed) < len(self.values):
             self._listed = list(self.values)
         return self._listed
@@ -302,16 +294,16 @@ class ChunkMaker:
             raw = b""
             if self._raw:
                 used, which = used_of(cut["at"], len(self._raw))
-                parts = [self._raw[n] for n in used]
-                raw = b"".join(parts)
-                sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+                raw = b"".join([self._raw[n] for n in used])
+                sizes = np.fromiter((len(self._raw[n]) for n in used), np.int64, len(used))
                 cut["size"], cut["at"] = sizes[which], (np.cumsum(sizes) - sizes)[which]
             told = Names(
                 names=_renumbered(cut, "name", names),
                 paths=_renumbered(cut, "path", paths),
                 heads=_renumbered(cut, "head", heads) if heads else [],
             )
-            found.append(Chunk(self.kind, bucket, msgspec.msgpack.encode(told), cut.tobytes(), raw))
+            parts = msgspec.msgpack.encode(told), cut.tobytes(), raw
+            found.append(Chunk(self.kind, bucket, (len(parts[0]), len(parts[1]), len(raw)), b"".join(parts)))
         self._rows, self._raw, self._waiting = [], [], 0
         return found
 
@@ -320,11 +312,6 @@ def _renumbered[T](rows: Rows, column: str, values: list[T]) -> list[T]:
     """Give a column the numbers of those values only that occur in it; return these."""
     used, rows[column] = used_of(rows[column], len(values))
     return [values[n] for n in used]
-
-
-def names_in(names: bytes) -> list[Any]:
-    """Return what the rows of a chunk are about."""
-    return msgspec.msgpack.decode(names, type=Names).names
 
 
 class RowBucket:
@@ -339,10 +326,11 @@ class RowBucket:
         self._raw: list[memoryview] = []
         self._raw_end = 0
 
-    def take(self, base: int, names: bytes, rows: Buffer, raw: Buffer = b"") -> None:
-        """Add a chunk. ``base``: added to its ranks; ``raw``: left out where nobody asks for it."""
-        told = msgspec.msgpack.decode(names, type=Names)
-        part = np.frombuffer(rows, KINDS[self.kind]).copy()
+    def take(self, base: int, chunk: Chunk, data: bytes) -> None:
+        """Add a chunk. ``base``: added to its ranks; ``data``: what it holds, without raw bytes where nobody asks."""
+        names, rows, _ = chunk.sizes
+        told, kept = NAMES.decode(data[:names]), memoryview(data)[names + rows :]
+        part = np.frombuffer(data, KINDS[self.kind], rows // KINDS[self.kind].itemsize, names).copy()
         each_name = (tuple(each) if isinstance(each, list) else each for each in told.names)
         known = {"name": self.names.all_of(each_name), "path": self.paths.all_of(told.paths)}
         if told.heads:
@@ -350,7 +338,6 @@ class RowBucket:
         for column, values in known.items():
             part[column] = values[part[column]]
         part["rank"] += base
-        kept = memoryview(raw)
         if kept:
             part["at"] += self._raw_end
             self._raw.append(kept)
@@ -378,7 +365,6 @@ class RowBucket:
             yield (paths[path], offset, length), *rest
 
     def raw(self) -> bytes:
-        """Return the raw bytes of all chunks that were taken with them."""
         return b"".join(self._raw)
 
 
@@ -395,39 +381,34 @@ class Spool:
 
     def keep(self, chunks: Iterable[Chunk]) -> list[Chunk]:
         """Write what chunks hold; return them with the places instead, and as they are where they do not fit."""
-        return [chunk if chunk.place else self._keep(chunk) for chunk in chunks]
+        found = []
+        for chunk in chunks:
+            kept = chunk
+            with suppress(OSError):
+                if chunk.place is None:
+                    kept = Chunk(chunk.kind, chunk.bucket, chunk.sizes, b"", (os.getpid(), self._write(chunk.data)))
+            found.append(kept)
+        return found
 
-    def _keep(self, chunk: Chunk) -> Chunk:
-        parts = chunk.names, chunk.rows, chunk.raw
+    def read(self, chunk: Chunk, *, raw: bool) -> bytes:
+        """Return what a chunk holds, raw bytes if they are asked for. Raises Environment: it is not there."""
+        if chunk.place is None:
+            return chunk.data
+        (process, at), wanted = chunk.place, sum(chunk.sizes if raw else chunk.sizes[:2])
         try:
-            at = self._write(b"".join(parts))
-        except OSError:
-            return chunk
-        return Chunk(chunk.kind, chunk.bucket, b"", b"", b"", ColumnPlace(os.getpid(), at, *map(len, parts)))
-
-    def read(self, chunk: Chunk, *, raw: bool) -> Chunk:
-        """Return a chunk with its bytes; raw ones if they are asked for. Raises Environment: they are not there."""
-        place = chunk.place
-        if place is None:
-            return chunk
-        ends = place.names, place.names + place.rows
-        try:
-            found = self._found(place, ends[1] + (place.raw if raw else 0))
+            file = self._files.get(process)
+            if file is None:
+                file = self._files[process] = (self._directory / str(process)).open("rb", buffering=0)
+            found = os.pread(file.fileno(), wanted, at)
+            if len(found) != wanted:
+                problem = f"{len(found)} of {wanted} bytes of columns are there"
+                raise OSError(errno.EIO, problem, str(file.name))  # noqa: TRY301 - told with all that may be wrong
         except OSError as problem:
             raise Environment(
                 "audit-files-lost",
                 f"{self._directory}, where this audit keeps what it has read, failed: {problem}",
                 hint="let nothing clear it while an audit runs; TMPDIR names another place",
             ) from None
-        return Chunk(chunk.kind, chunk.bucket, found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :])
-
-    def _found(self, place: ColumnPlace, wanted: int) -> bytes:
-        file = self._files.get(place.process)
-        if file is None:
-            file = self._files[place.process] = (self._directory / str(place.process)).open("rb", buffering=0)
-        found = os.pread(file.fileno(), wanted, place.at)
-        if len(found) != wanted:
-            raise OSError(errno.EIO, f"{len(found)} of {wanted} bytes of columns are there", str(file.name))
         return found
 
     def _write(self, data: bytes) -> int:
@@ -442,7 +423,6 @@ class Spool:
         return at
 
     def close(self) -> None:
-        """Let go of the own file."""
         if self._own is not None and self._own[0] == os.getpid():
             self._own[1].close()
         self._own = None

@@ -63,14 +63,12 @@ class Narrowing:
         return rack.end_ns > self.since_ns and rack.start_ns < self.until_ns
 
     def judges(self, domain: str) -> bool:
-        """Whether a domain's leases are judged."""
         return not self.domains or any(
             domain.startswith(each[:-1]) if each.endswith("*") else domain == each for each in self.domains
         )
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out."""
         return self == WHOLE
 
     def fields(self) -> dict[str, Any]:
@@ -181,8 +179,15 @@ class HeadRow(NamedTuple):
     rank: int
 
 
-class Part(msgspec.Struct, kw_only=True):
-    """What a unit came to, or all of them together."""
+def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
+    """Return the one of two signed times that surely was reached later; of equals the less exact."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))
+
+
+class Part(msgspec.Struct, kw_only=True, dict=True):
+    """What is told of a unit, while it is read and then; or what all of them come to together."""
 
     findings: list[Finding] = []
     heads: list[HeadRow] = []
@@ -192,11 +197,11 @@ class Part(msgspec.Struct, kw_only=True):
     """Of each file that cannot be read its writer ("": anybody's), and the span of its frames."""
     bags: list[tuple[str, Instant, Instant, bool, bool, Instant]] = []
     columns: list[Chunk] = []
-    timeline: list[bytes] = []
-    """Rows of events, encoded, as far as columns do not tell them."""
+    timeline: bytes = b""
+    """Events, encoded, as far as columns do not tell them; nothing where no timeline is told."""
     unreadable: dict[str, str] = {}
     newest: bytes | None = None
-    """The latest signed time that holds, of all frames, lock files and seals, encoded."""
+    """``latest``, encoded, when it is done."""
     unknown_keys: list[Stranger] = []
     """What goes by a trust record that is not in the copy, or may."""
     beyond_policy: list[Stranger] = []
@@ -214,13 +219,78 @@ class Part(msgspec.Struct, kw_only=True):
     """Where the seal of a rack is, if it holds."""
     ledgers: LedgersSeen = msgspec.field(default_factory=LedgersSeen)
 
+    def __post_init__(self) -> None:
+        self._ranks: dict[HeadName, int] = {}
+        """Of each head the rank of the place where it counts."""
+        self._last = ("", "")
+        self.latest: SignedTime | None = None
+        """The latest signed time that holds, of all frames, lock files and seals."""
+
+    def report(self, *findings: Finding) -> None:
+        self.findings += findings
+
+    def found(self, code: str, subject: str, reason: str, where: Iterable[Evidence], title: str = "") -> None:
+        """Report a finding of a registered code, which says nothing of times."""
+        self.report(found(code, subject, reason, where, title=title))
+
+    def refused(self, findings: Iterable[Finding], keyring: Keyring | None, time: bytes, *key_ids: bytes) -> None:
+        """Report why a signature is refused, or keep it until it is known whether its keys may be in a later record.
+
+        ``time``: a signed time, encoded; ``key_ids``: of the other keys that are asked about.
+        """
+        with suppress(Damaged):
+            token = SignedTime.decode(time)
+            if keyring is not None and any(keyring.node_of(each) is None for each in (token.key_id, *key_ids)):
+                self.unknown_keys += [Stranger(finding, token.interval.latest) for finding in findings]
+                return
+        self.report(*findings)
+
+    def saw(self, token: SignedTime | None) -> None:
+        self.latest = later(self.latest, token)
+
+    def shown(self, path: str) -> str:
+        """Return a path as it is shown; most rows in a row are of one file."""
+        if path != self._last[0]:
+            self._last = path, printable(path)
+        return self._last[1]
+
+    def place(self, where: Evidence) -> Place:
+        """Return a place as rows have it."""
+        return self.shown(where.path), where.offset, where.length
+
+    def add_head(
+        self, head: BatchHead, digest: bytes, raw: bytes, where: Evidence, rank: int, *, in_ledger: bool = False
+    ) -> None:
+        """Take the head of a batch; every frame under it tells of it.
+
+        ``rank``: which place counts where the same is told at several, the lowest. Frames come in the order in which
+        they are read, from 0 up; ledgers below 0, and those read last below all.
+        """
+        name = head.incarnation, head.sequence, digest
+        if self._ranks.get(name, rank + 1) > rank:
+            self._ranks[name] = rank
+            shard, ceiling = (head.map_number, head.shard), head.ceiling_number
+            self.heads.append(HeadRow(name, shard, ceiling, int(in_ledger), raw, self.place(where), rank))
+
+    def add_bag(
+        self, log: str, start_ns: Instant, end_ns: Instant, *, closed: bool, blind: bool = False, closed_ns: Instant = 0
+    ) -> None:
+        """Take a bag, or a span into which nothing comes any more but bags that are told of: its rack is sealed.
+
+        ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not closed before.
+        """
+        self.bags.append((printable(log), start_ns, end_ns, closed, blind, closed_ns))
+
+    def done(self) -> Part:
+        self.newest = self.latest.encode() if self.latest else None
+        return self
+
     def take(self, other: Part) -> None:
         """Add the next part, but for what the index and the timeline take."""
         self.findings += other.findings
         self.unknown_keys += other.unknown_keys
         self.beyond_policy += other.beyond_policy
-        newest = later(self.newest_time(), other.newest_time())
-        self.newest = newest.encode() if newest else None
+        self.saw(SignedTime.decode(other.newest) if other.newest else None)
         self.trust_named |= other.trust_named
         take_latest(self.trust_closed, other.trust_closed)
         take_latest(self.policy_closed, other.policy_closed)
@@ -235,111 +305,8 @@ class Part(msgspec.Struct, kw_only=True):
         mine.stopped |= theirs.stopped
         mine.damaged |= theirs.damaged
 
-    def newest_time(self) -> SignedTime | None:
-        """Return the latest signed time that holds."""
-        return SignedTime.decode(self.newest) if self.newest else None
 
-
-_decoder = msgspec.msgpack.Decoder(Part)
-
-
-def encode_part(part: Part) -> bytes:
-    """Return the bytes that another process, or another run, reads."""
-    return msgspec.msgpack.encode(part)
-
-
-def decode_part(data: bytes) -> Part:
-    """Read a part. Raises ValueError for what is none."""
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as problem:
-        raise ValueError(str(problem)) from None
-
-
-def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
-    """Return the one of two signed times that surely was reached later; of equals the less exact."""
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))
-
-
-class PartMaker:
-    """Gathers what is told of one part."""
-
-    def __init__(self) -> None:
-        self.part = Part()
-        self._heads: dict[HeadName, int] = {}
-        """Incarnation, sequence and digest of each head, and the rank of the place where it counts."""
-        self._last = ("", "")
-        self._newest: SignedTime | None = None
-
-    def report(self, *findings: Finding) -> None:
-        self.part.findings += findings
-
-    def found(self, code: str, subject: str, reason: str, where: Iterable[Evidence], title: str = "") -> None:
-        """Report a finding of a registered code, which says nothing of times."""
-        self.report(found(code, subject, reason, where, title=title))
-
-    def refused(self, findings: Iterable[Finding], keyring: Keyring | None, time: bytes, *key_ids: bytes) -> None:
-        """Report why a signature is refused, or keep it until it is known whether its keys may be in a later record.
-
-        ``time``: a signed time, encoded; ``key_ids``: of the other keys that are asked about.
-        """
-        with suppress(Damaged):
-            token = SignedTime.decode(time)
-            if keyring is not None and any(keyring.node_of(each) is None for each in (token.key_id, *key_ids)):
-                self.part.unknown_keys += [Stranger(finding, token.interval.latest) for finding in findings]
-                return
-        self.report(*findings)
-
-    def saw(self, token: SignedTime | None) -> None:
-        self._newest = later(self._newest, token)
-
-    def shown(self, path: str) -> str:
-        """Return a path as it is shown; most rows in a row are of one file."""
-        if path != self._last[0]:
-            self._last = path, printable(path)
-        return self._last[1]
-
-    def place(self, where: Evidence) -> Place:
-        """Return a place as rows have it."""
-        return self.shown(where.path), where.offset, where.length
-
-    def add_ceiling(self, shard: tuple[int, int], number: int, record: bytes, where: Evidence) -> None:
-        """Take a ceiling record of a shard."""
-        self.part.ceilings.append((shard, number, record, self.place(where)))
-
-    def add_unread(self, writer: str, start_ns: Instant, end_ns: Instant) -> None:
-        """Take that frames of a writer ("": of anybody), of [start, end), may be in a file that nobody can read."""
-        self.part.unread.append((writer, start_ns, end_ns))
-
-    def add_head(
-        self, head: BatchHead, digest: bytes, raw: bytes, where: Evidence, rank: int, *, in_ledger: bool = False
-    ) -> None:
-        """Take the head of a batch; every frame under it tells of it.
-
-        ``rank``: which place counts where the same is told at several, the lowest. Frames come in the order in which
-        they are read, from 0 up; ledgers below 0, and those read last below all.
-        """
-        name = head.incarnation, head.sequence, digest
-        if self._heads.get(name, rank + 1) > rank:
-            self._heads[name] = rank
-            shard, ceiling = (head.map_number, head.shard), head.ceiling_number
-            self.part.heads.append(HeadRow(name, shard, ceiling, int(in_ledger), raw, self.place(where), rank))
-
-    def add_bag(
-        self, log: str, start_ns: Instant, end_ns: Instant, *, closed: bool, blind: bool = False, closed_ns: Instant = 0
-    ) -> None:
-        """Take a bag, or a span into which nothing comes any more but bags that are told of: its rack is sealed.
-
-        ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not closed before.
-        """
-        self.part.bags.append((printable(log), start_ns, end_ns, closed, blind, closed_ns))
-
-    def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
-        self.part.newest = self._newest.encode() if self._newest else None
-        self.part.columns, self.part.timeline = columns or [], timeline or []
-        return self.part
+PARTS: Final = msgspec.msgpack.Decoder(Part)
 
 
 if TYPE_CHECKING:
@@ -393,7 +360,6 @@ class _Reader:
         return self.asked.popleft(), answer
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.join()
         self._process.close()

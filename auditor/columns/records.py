@@ -4,10 +4,15 @@ Two records of one length whose types, lengths and words stand at the same place
 one record of each such *shape* is decoded, and checked, as any other is; of all others it is asked whether their bytes
 are those of the shape wherever these are no values, and whether each value could stand so: then they would decode as
 well, and each field is a column of bytes that stands at one place.
+
+The entries of ledger blocks become rows so: only of blocks that hold. Those that columns do not judge (the ends of
+leases that were ended alone, or with their session lease) become rows as well, which are not *plain*: their domains are
+judged one by one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 import sys
@@ -20,10 +25,29 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.witness import Ended, Entry, Witness, WitnessKind
 from timeagent import core
 from timeagent.core import NativeCore
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
 
-from .layout import Column, Flags
+from .layout import (
+    ENDED,
+    ENTRY,
+    GRANT,
+    NOTHING,
+    NUMBER_MAX,
+    OTHER,
+    RENEWAL,
+    UPGRADE,
+    Column,
+    Flags,
+    Rows,
+    numbers,
+    small,
+    time_columns,
+)
 
 type Octets = NDArray[np.uint8]
 type Place = tuple[int, int]
@@ -240,7 +264,6 @@ class Records:
         self._all = raw, kinds.tobytes()
 
     def kinds(self) -> list[msgspec.Struct]:
-        """Return one record of each shape."""
         return [shape.record for shape in self._shapes]
 
     def of_each(self, answer: Callable[[Any], Any], form: Any = np.bool_) -> NDArray[Any]:  # noqa: ANN401 - any scalar
@@ -248,7 +271,6 @@ class Records:
         return np.array([answer(shape.record) for shape in self._shapes], form)[self._kinds]
 
     def there(self, name: str) -> Flags:
-        """Say of each record whether it has this field."""
         return np.array([name in shape.fields for shape in self._shapes], np.bool_)[self._kinds]
 
     def number(self, name: str, absent: int = 0) -> Column:
@@ -318,3 +340,82 @@ class Records:
 
 def _packed(places: list[Place]) -> bytes:
     return np.array(places, np.int32).tobytes()
+
+
+_KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
+MODES: Final = tuple(Mode)
+OUTCOMES: Final = tuple(LeaseOutcome)
+_PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN})
+"""How leases end, mostly; nobody ended these alone, or with others."""
+
+
+def _kind(entry: Entry) -> int:
+    return _KINDS[entry.kind] if isinstance(entry, Witness) else ENDED if isinstance(entry, Ended) else OTHER
+
+
+def _plain(entry: Entry) -> bool:
+    """Whether an entry is of the sort that columns judge, by what all of its shape share."""
+    return isinstance(entry, Witness) or (isinstance(entry, Ended) and entry.ending.outcome in _PLAIN)
+
+
+def entry_rows(records: Records, chosen: Column) -> Rows:
+    """Return a row for each of some entries, without its domain and its place; ``kind`` is OTHER of some."""
+    rows = np.zeros(len(chosen), ENTRY)
+    rows["kind"] = records.of_each(_kind, np.uint8)[chosen]
+    plain = records.of_each(_plain)[chosen]
+    rows["cid"] = (records.identifiers("correlation_id", 2) | records.identifiers("ending.correlation_id", 2))[chosen]
+    modes = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)
+    rows["mode"] = modes[chosen]
+    rows["held"] = records.of_each(lambda each: isinstance(each, Witness) and each.phase is Phase.HELD)[chosen]
+    for column, told, name in (("previous", "follows", "previous_id"), ("session", "under", "session_id")):
+        rows[column], rows[told] = records.identifiers(name, 2)[chosen], records.there(name)[chosen]
+    for name in ("fence", "expiry_ns", "floor_ns", "settle_to_ns"):
+        column = name.removesuffix("_ns")
+        rows[column] = records.number(name)[chosen]
+        plain &= small(rows[column])
+    for who, places in (("last", ("ending", "last_ended")), ("set_by", ("floor_set_by",))):
+        plain &= _take_ending(records, chosen, rows, who, places)
+    which, raw = records.distinct("holder.node", "holder.purpose")
+    digests = b"".join([bytes(16), *(hashlib.blake2b(each, digest_size=16).digest() for each in raw)])
+    rows["holder"] = numbers(digests, 2)[which[chosen] + 1]
+    rows["timed"] = records.there("ending.watermark_time")[chosen]
+    which, raw = records.distinct("ending.watermark_time")
+    which = which[chosen]
+    fine, times = time_columns([*map(_token, raw), None])  # the last is that of those that have none
+    rows["midpoint"], rows["radius"], rows["staleness"] = times[:, which]
+    rows["plain"] = plain & (fine[which] | ~rows["timed"])
+    return rows
+
+
+def _take_ending(records: Records, chosen: Column, rows: Rows, who: str, places: tuple[str, ...]) -> Flags:
+    """Take what entries tell of the end of a lease, in one of some places; say of each whether it can be compared."""
+
+    def outcome(entry: Entry) -> int:
+        told = next((each for each in (getattr(entry, place, None) for place in places) if each is not None), None)
+        return 0 if told is None else OUTCOMES.index(told.outcome)
+
+    rows[f"{who}_outcome"] = records.of_each(outcome, np.uint8)[chosen]
+    fine = np.ones(len(chosen), np.bool_)
+    watermark = np.full(len(chosen), NOTHING)
+    for place in places:
+        told = records.there(f"{place}.correlation_id")[chosen]
+        if not told.any():
+            continue
+        rows[f"{who}_told"] |= told
+        rows[f"{who}_cid"] |= records.identifiers(f"{place}.correlation_id", 2)[chosen]
+        rows[f"{who}_ended"] |= records.number(f"{place}.ended_ns")[chosen]
+        rows[f"{who}_messages"] |= records.number(f"{place}.messages")[chosen]
+        watermark = np.maximum(watermark, records.number(f"{place}.watermark_ns", NOTHING)[chosen])
+        rows[f"{who}_chained"] |= records.there(f"{place}.chain_head")[chosen]
+        rows[f"{who}_head"] |= records.identifiers(f"{place}.chain_head", 4)[chosen]
+    rows[f"{who}_watermark"] = watermark
+    for column in ("ended", "messages"):
+        fine &= small(rows[f"{who}_{column}"])
+    return fine & (watermark < NUMBER_MAX)
+
+
+def _token(raw: bytes) -> SignedTime | None:
+    try:
+        return SignedTime.decode(raw)
+    except Damaged:
+        return None

@@ -63,11 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.parquet is not None:
         raise BadRequest("no-export", "--parquet goes with export", hint="tenure audit export PATH --parquet DIR")
     if arguments.reports:
-        raise BadRequest(
-            "two-paths",
-            f"{arguments.reports[0]} is one path too many",
-            hint="audit one tree, or audit diff A.json B.json",
-        )
+        hint = "audit one tree, or audit diff A.json B.json"
+        raise BadRequest("two-paths", f"{arguments.reports[0]} is one path too many", hint=hint)
     if arguments.selftest:
         if arguments.path is not None:
             what = f"--selftest has trees of its own: {arguments.path} would not be looked at"

@@ -82,11 +82,7 @@ def _shown(arguments: argparse.Namespace, archive: Archive) -> int:
 def _fields(finding: Finding, archive: Archive) -> dict[str, Any]:
     context = context_fields(context_of(finding, archive.timeline))
     contents = evidence_fields(finding, archive.tree)
-    return finding.fields() | {
-        "contents": contents,
-        "context": context,
-        "lineage": lineage(finding, archive).fields(),
-    }
+    return finding.fields() | {"contents": contents, "context": context, "lineage": lineage(finding, archive).fields()}
 
 
 def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
@@ -100,9 +96,7 @@ def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
 
 
 add_bundle_arguments: Final = together(
-    _FINDING,
-    path_arguments(),
-    argument("--output FILE", "a new file (default: stdout)", type=Path),
+    _FINDING, path_arguments(), argument("--output FILE", "a new file (default: stdout)", type=Path)
 )
 
 

@@ -125,12 +125,10 @@ def _bags(timeline: Timeline) -> Iterator[tuple[BagClosed, RackSealed | None]]:
     for event in sorted(timeline.kinds(RackSealed), key=lambda seal: seal.start_ns):
         seals.setdefault(event.log, []).append(event)
     for bag in timeline.kinds(BagClosed):
-        yield bag, _seal_of(seals.get(bag.log, []), bag.bag_ns)
-
-
-def _seal_of(seals: list[RackSealed], instant: int) -> RackSealed | None:
-    place = bisect_right(seals, instant, key=lambda seal: seal.start_ns) - 1
-    return seals[place] if place >= 0 and instant < seals[place].end_ns else None
+        of_log = seals.get(bag.log, [])
+        place = bisect_right(of_log, bag.bag_ns, key=lambda seal: seal.start_ns)
+        seal = of_log[place - 1] if place else None
+        yield bag, seal if seal is not None and bag.bag_ns < seal.end_ns else None
 
 
 _TABLES: Final[dict[str, tuple[Columns[Any], Callable[[Timeline], Iterable[Any]]]]] = {

@@ -364,7 +364,6 @@ def clock(instant: Instant) -> str:
 
 
 def phrase(parts: Iterable[str | Instant]) -> str:
-    """Return words with instants among them."""
     return " ".join(part if isinstance(part, str) else clock(part) for part in parts)
 
 

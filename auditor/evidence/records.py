@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from appliance.formats.birth import LogBirth, Marker, check_grid, decode_marker, open_birth
+from appliance.formats.birth import LogBirth, check_grid, decode_marker, open_birth
 from appliance.formats.chains import open_ceiling
 from appliance.formats.closed import RECORDS_LAG_NS
 from appliance.formats.framing import Kind, Piece
@@ -81,7 +81,6 @@ RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """More than any record of ours: what is larger is none."""
 
 
-BAD_MARKER: Final = "the marker is damaged"
 NUMBERS_MAX: Final = 10_000
 HOLES_MAX: Final = 100
 """A number that somebody made up is looked behind so far, and so many are told."""
@@ -106,9 +105,19 @@ class ClusterRecords:
     rejected: dict[Kind, set[int]] = field(default_factory=dict)
     """Records that are there and do not hold: each has its own finding."""
 
+    def add(self, body: Register) -> None:
+        """Take a record that holds; trust records in order."""
+        match body:
+            case Policy():
+                self.policies[body.number] = body
+            case TrustRecord():
+                self.keyrings[body.number] = Keyring(body.keys)
+                self.entries |= {entry.public: entry for entry in body.keys}
+            case ShardMap():
+                self.maps[body.number] = body
+
     @property
     def newest_policy(self) -> Policy | None:
-        """The policy with the highest number."""
         return self.policies[max(self.policies)] if self.policies else None
 
     @property
@@ -176,46 +185,59 @@ class ClusterRecords:
 def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -> tuple[ClusterRecords, list[Finding]]:
     """Read marker, policies, trust records and maps. ``pinned_key``: the raw root key, where the auditor knows it."""
     findings: list[Finding] = []
-    marker = _marker(tree, findings)
-    root = _root_verifier(marker, pinned_key, findings)
+
+    def bad_marker(reason: str, length: int = 0) -> None:
+        where = [Evidence(MARKER, 0, length)]
+        findings.append(found("damaged-record", MARKER, reason, where, title="the marker is damaged"))
+
+    data, marker, root = tree.read(MARKER, RECORD_BYTES_MAX), None, None
+    try:
+        marker = None if data is None else decode_marker(data, MARKER)
+    except TenureError as problem:
+        bad_marker(problem.message, len(data or b""))
+    public = pinned_key or (marker.root_key if marker else None)
+    try:
+        root = None if public is None else Verifier(public)
+    except TenureError as problem:
+        bad_marker(problem.message)
     bodies: list[tuple[Kind, int, Evidence, Register]] = []
     rejected: defaultdict[Kind, set[int]] = defaultdict(set)
     for kind, directory, form in REGISTERS:
-        for number, where, read in _register(tree, signatures, kind, directory, form, root):
-            if isinstance(read, Finding):
-                findings.append(read)
-                rejected[kind].add(number)
-            else:
-                bodies.append((kind, number, where, read))
-    cluster_id = _cluster_id(tree, marker, [body for *_, body in bodies], findings)
+        for number, path in tree.numbered(directory):
+            data = tree.read(path, RECORD_BYTES_MAX)
+            if data is not None:
+                where = Evidence(path, 0, len(data))
+                read = _record(signatures, kind, form, data, where, root)
+                if isinstance(read, Finding):
+                    findings.append(read)
+                    rejected[kind].add(number)
+                else:
+                    bodies.append((kind, number, where, read))
+    # The marker's word, unless every record of the tree says otherwise; of a part without either, what is in it.
+    told = {body.cluster_id for *_, body in bodies}
+    cluster_id = marker.cluster_id if marker else min(told) if told else next(named_clusters(tree), bytes(16))
+    if len(told) == 1 and cluster_id not in told:
+        bad_marker(f"the marker names cluster {cluster_id.hex()}, every record names {min(told).hex()}")
+        cluster_id = min(told)
     records = ClusterRecords(cluster_id, root, pinned_key is not None, rejected=rejected)
-    row: list[tuple[TrustRecord, Evidence]] = []
+    trusted: list[tuple[TrustRecord, Evidence]] = []
     for kind, number, where, body in sorted(bodies, key=lambda each: each[:2]):
-        if body.number != number or body.cluster_id != cluster_id:
+        if body.number == number and body.cluster_id == cluster_id:
+            records.add(body)
+            trusted += [(body, where)] if isinstance(body, TrustRecord) else []
+        else:
             reason = f"{where.path} says that it is number {body.number} of cluster {body.cluster_id.hex()}"
             findings.append(found("damaged-record", where.path, reason, [where], title=_title(kind)))
             rejected[kind].add(number)
-            continue
-        match body:
-            case Policy():
-                records.policies[number] = body
-            case TrustRecord():
-                row.append((body, where))
-                records.keyrings[number] = Keyring(body.keys)
-                records.entries |= {entry.public: entry for entry in body.keys}
-            case ShardMap():
-                records.maps[number] = body
     if records.keyrings:
-        whole = not records.rejected.get(Kind.TRUST) and len(records.keyrings) == max(records.keyrings)
         records.keys = Keyring(records.entries.values())
-        if not whole:
+        if rejected[Kind.TRUST] or len(records.keyrings) < max(records.keyrings):
             records.doubt_keys()
-    findings += [*_nothing_there(records), *_holes(records), *check_trust(row)]
+    findings += [*_nothing_there(records), *_holes(records), *check_trust(trusted)]
     return records, findings
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(NamedTuple):
     """What a record said of a key."""
 
     entry: KeyEntry
@@ -232,23 +254,16 @@ def check_trust(records: Iterable[tuple[TrustRecord, Evidence]]) -> Iterator[Fin
     revoked: dict[bytes, _Said] = {}
     for record, where in records:
         for entry in record.keys:
-            now = _Said(entry, record.number, where)
+            now, until = _Said(entry, record.number, where), entry.revoked_from_ns
             before = named.get(entry.public)
             if before is not None and (before.entry.node, before.entry.purpose) != (entry.node, entry.purpose):
                 yield _moved(before, now)
             named[entry.public] = now
-            ended = revoked.get(entry.public)
-            if ended is not None and _later(entry.revoked_from_ns, ended.entry.revoked_from_ns):
+            ended = revoked.pop(entry.public, None)  # told once, and not of every record from here on
+            if ended is not None and (until is None or until > (ended.entry.revoked_from_ns or 0)):
                 yield _undone(ended, now)
-            if entry.revoked_from_ns is None:
-                revoked.pop(entry.public, None)  # told once, and not of every record from here on
-            else:
+            if until is not None:
                 revoked[entry.public] = now
-
-
-def _later(now: int | None, before: int | None) -> bool:
-    """Whether a key is revoked from a later instant than before, or not at all any more."""
-    return before is not None and (now is None or now > before)
 
 
 def _moved(before: _Said, now: _Said) -> Finding:
@@ -258,15 +273,13 @@ def _moved(before: _Said, now: _Said) -> Finding:
         f"trust record {before.number} has {name} as the {old.purpose} key of {old.node}, record {now.number} as the "
         f"{new.purpose} key of {new.node}"
     )
-    to = "another node" if old.node != new.node else "another purpose"
-    title = f"a later trust record gives a key to {to}"
+    title = f"a later trust record gives a key to another {'node' if old.node != new.node else 'purpose'}"
     return found("key-moved", f"{now.where.path}, {name}", reason, [before.where, now.where], title=title)
 
 
 def _undone(before: _Said, now: _Said) -> Finding:
-    old, new = before.entry.revoked_from_ns, now.entry.revoked_from_ns
+    old, new, name = before.entry.revoked_from_ns, now.entry.revoked_from_ns, f"key {fingerprint(now.entry.public)}"
     assert old is not None
-    name = f"key {fingerprint(now.entry.public)}"
     word = "does not revoke it" if new is None else f"revokes it from {rfc3339(new)}"
     reason = (
         f"trust record {before.number} revokes {name} of {before.entry.node} from {rfc3339(old)}, record {now.number} "
@@ -276,75 +289,31 @@ def _undone(before: _Said, now: _Said) -> Finding:
     if new is not None:
         times[f"revoked by record {now.number}"] = new
     title = f"a later trust record {'takes a revocation back' if new is None else 'puts a revocation off'}"
-    return found(
-        "revocation-undone", f"{now.where.path}, {name}", reason, [before.where, now.where], times, title=title
-    )
-
-
-def _marker(tree: Tree, findings: list[Finding]) -> Marker | None:
-    data = tree.read(MARKER, RECORD_BYTES_MAX)
-    if data is None:
-        return None
-    try:
-        return decode_marker(data, MARKER)
-    except TenureError as problem:
-        where = [Evidence(MARKER, 0, len(data))]
-        findings.append(found("damaged-record", MARKER, problem.message, where, title=BAD_MARKER))
-        return None
-
-
-def _root_verifier(marker: Marker | None, pinned_key: bytes | None, findings: list[Finding]) -> Verifier | None:
-    public = pinned_key or (marker.root_key if marker else None)
-    if public is None:
-        return None
-    try:
-        return Verifier(public)
-    except TenureError as problem:
-        findings.append(found("damaged-record", MARKER, problem.message, [Evidence(MARKER)], title=BAD_MARKER))
-        return None
+    where = [before.where, now.where]
+    return found("revocation-undone", f"{now.where.path}, {name}", reason, where, times, title=title)
 
 
 def _title(kind: Kind) -> str:
     return f"a {kind.name.lower()} record is damaged or misplaced"
 
 
-def _register(
-    tree: Tree, signatures: Signatures, kind: Kind, directory: str, form: type[Register], root: Verifier | None
-) -> Iterator[tuple[int, Evidence, Register | Finding]]:
-    """Yield of each record its number, where it is, and what it says, or what is wrong with it."""
-    for number, path in tree.numbered(directory):
-        data = tree.read(path, RECORD_BYTES_MAX)
-        if data is None:
-            continue
-        where = Evidence(path, 0, len(data))
-        try:
-            signed = open_signed(kind, data, path)
-            body = decode(form, signed.body, path)
-        except Damaged as problem:
-            yield number, where, found("damaged-record", path, problem.message, [where], title=_title(kind))
-            continue
-        if root is None or (
-            signed.key_id == root.id and signatures.verifies(root, CONTEXTS[kind], signed.body, signed.signature)
-        ):
-            yield number, where, body
-            continue
-        reason = f"{path} is not signed by the root key {root.id.hex()}; it names key {signed.key_id.hex()}"
-        title = f"the signature of a {kind.name.lower()} record does not verify"
-        yield number, where, found("forged-record", path, reason, [where, Evidence(MARKER)], title=title)
-
-
-def _cluster_id(tree: Tree, marker: Marker | None, bodies: list[Register], findings: list[Finding]) -> bytes:
-    """The marker's word, unless every record of the tree says otherwise; of a part without either, what is in it."""
-    told = {body.cluster_id for body in bodies}
-    if len(told) == 1 and (marker is None or marker.cluster_id not in told):
-        (one,) = told
-        if marker is not None:
-            reason = f"the marker names cluster {marker.cluster_id.hex()}, every record names {one.hex()}"
-            findings.append(found("damaged-record", MARKER, reason, [Evidence(MARKER)], title=BAD_MARKER))
-        return one
-    if marker is not None:
-        return marker.cluster_id
-    return min(told) if told else next(named_clusters(tree), bytes(16))
+def _record(
+    signatures: Signatures, kind: Kind, form: type[Register], data: bytes, where: Evidence, root: Verifier | None
+) -> Register | Finding:
+    """Return what a record says, or what is wrong with it."""
+    path = where.path
+    try:
+        signed = open_signed(kind, data, path)
+        body = decode(form, signed.body, path)
+    except Damaged as problem:
+        return found("damaged-record", path, problem.message, [where], title=_title(kind))
+    if root is None or (
+        signed.key_id == root.id and signatures.verifies(root, CONTEXTS[kind], signed.body, signed.signature)
+    ):
+        return body
+    reason = f"{path} is not signed by the root key {root.id.hex()}; it names key {signed.key_id.hex()}"
+    title = f"the signature of a {kind.name.lower()} record does not verify"
+    return found("forged-record", path, reason, [where, Evidence(MARKER)], title=title)
 
 
 def _holes(records: ClusterRecords) -> Iterator[Finding]:

@@ -89,15 +89,8 @@ class Signatures:
         if not token.status.usable:
             return f"the signed time has status {token.status.name.lower()}"
         context = PAGE_CONTEXT if covered is None else NONCE_CONTEXT
-        return self.refuses(
-            keyring,
-            token.key_id,
-            Purpose.TIME,
-            token.midpoint_ns,
-            context,
-            token.body() + (covered or b""),
-            token.signature,
-        )
+        key, at, payload = token.key_id, token.midpoint_ns, token.body() + (covered or b"")
+        return self.refuses(keyring, key, Purpose.TIME, at, context, payload, token.signature)
 
 
 def misattributed(keyring: Keyring | None, token: SignedTime, node: str) -> str | None:
@@ -137,7 +130,6 @@ class HeldWitness(_Held):
 
     @property
     def name(self) -> str:
-        """How a finding names the lease."""
         return f"lease {self.witness.correlation_id.hex()} on {self.witness.domain!r}"
 
 
@@ -149,7 +141,6 @@ class HeldSession(_Held):
 
     @property
     def name(self) -> str:
-        """How a finding names the session lease."""
         return f"session lease {self.witness.session_id.hex()}"
 
     @property
@@ -259,18 +250,11 @@ class FrameReader:
         frame = open_frame(piece, where.path)
         head = frame.head
         known = self.token(head.time, head.writer, keyring, where.path)
-        held: list[HeldWitness] = []
-        sessions: list[HeldSession] = []
-        unreadable: list[str] = []
-        for raw in frame.head.witnesses:
-            witness = self._witness(raw, keyring)
-            if isinstance(witness, str):
-                unreadable.append(witness)
-            elif isinstance(witness, HeldSession):
-                sessions.append(witness)
-            else:
-                held.append(witness)
-        return FrameEvidence(frame, where, known.token, known.refusal, tuple(held), tuple(unreadable), tuple(sessions))
+        opened = [self._witness(raw, keyring) for raw in head.witnesses]
+        held = tuple(each for each in opened if isinstance(each, HeldWitness))
+        unreadable = tuple(each for each in opened if isinstance(each, str))
+        sessions = tuple(each for each in opened if isinstance(each, HeldSession))
+        return FrameEvidence(frame, where, known.token, known.refusal, held, unreadable, sessions)
 
     def token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str = "a frame") -> KnownToken:
         """Return what a signed time is worth in a frame of a writer. Raises Damaged."""

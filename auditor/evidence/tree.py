@@ -340,7 +340,6 @@ class Tree:
                 yield number, f"{directory}/{name}"
 
     def chains(self) -> Iterator[ChainFile]:
-        """Yield every file of every ceiling chain."""
         for map_number, shard, directory in self._shards("shards"):
             for number, path in self.numbered(directory):
                 yield ChainFile(map_number, shard, number, path)
@@ -356,7 +355,6 @@ class Tree:
             yield from sorted(found, key=lambda file: (file.incarnation, file.number))
 
     def logs(self) -> list[str]:
-        """Return the names of the directories that are logs."""
         return [name for name, is_directory in self.names(LOGS) if is_directory]
 
     def rack_places(self, grid: Grid) -> Iterator[Rack | str]:
@@ -374,7 +372,6 @@ class Tree:
                 yield f"{grid.log_path}/{day}/{name}" if rack is None else rack
 
     def listing(self, grid: Grid, rack: Rack) -> RackListing:
-        """Return what a rack's directory holds."""
         entries = self.names(rack.path)
         files = {name for name, is_directory in entries if not is_directory or name in OF_A_RACK - {PACK}}
         bags, off_grid, pack_directory = [], [], False
@@ -440,7 +437,6 @@ class ListedTree(Tree):
     """A tree of which all names are known from the beginning."""
 
     def __init__(self, root: Path) -> None:
-        """Know nothing yet."""
         super().__init__(root)
         self._children: dict[str, dict[str, bool]] = {"": {}}
         """By directory the names in it, and whether each is a directory."""

@@ -6,11 +6,11 @@ readers made of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
@@ -68,12 +68,10 @@ class LeaseTrace:
 
     @property
     def granted_ns(self) -> Instant:
-        """When its shard first told of it."""
         return self.told[0].instant_ns
 
     @property
     def renewed_ns(self) -> list[Instant]:
-        """When it was renewed, or changed its mode."""
         return [each.instant_ns for each in self.told[1:] if each.witness.kind is not WitnessKind.GRANT]
 
     @property
@@ -88,7 +86,6 @@ class LeaseTrace:
 
     @property
     def end(self) -> Ending | SessionEnded | None:
-        """How it ended: alone, or with its session lease."""
         return None if self.over is None else self.over.ending
 
     @property
@@ -183,32 +180,18 @@ def _traces(
 # Around a finding.
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A run of a shard that begins while another was known, or goes on."""
+class Change(NamedTuple):
+    """A run of a shard that begins while another was known, or goes on; or a clock that is otherwise than before."""
 
     instant_ns: Instant
-    node: str
-    shard: int
-    incarnation: bytes
-    how: str
-
-    @property
-    def words(self) -> str:
-        return f"shard {self.shard} on {self.node} {self.how}"
+    words: str
+    about: dict[str, Any]
+    """What JSON shows of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockChange:
-    """A node's clock says of itself something else than before."""
-
-    instant_ns: Instant
-    node: str
-    what: str
-
-    @property
-    def words(self) -> str:
-        return f"clock of {self.node}: {self.what}"
+def _restart(instant: Instant, node: str, shard: int, incarnation: bytes, how: str) -> Change:
+    about = {"node": node, "shard": shard, "incarnation": incarnation.hex(), "how": how}
+    return Change(instant, f"shard {shard} on {node} {how}", about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +209,10 @@ class Context:
     """The correlation ids of leases that it rests on."""
     frames: tuple[FrameWritten, ...]
     closings: tuple[BagClosed | RackSealed, ...]
-    restarts: tuple[Restart, ...]
+    restarts: tuple[Change, ...]
     moves: tuple[MapFollowed, ...]
     """Which shards were leaving or coming, since when; and what they became then."""
-    clock_changes: tuple[ClockChange, ...]
+    clock_changes: tuple[Change, ...]
     readings: tuple[ClockReading, ...]
     """What the clocks of the nodes concerned said, in order."""
     events: tuple[Event, ...]
@@ -242,13 +225,15 @@ class Context:
 
 
 def context_of(finding: Finding, timeline: Timeline) -> Context:
-    """Return what lies around a finding of the tree that the timeline was read from."""
     paths = {each.path for each in finding.evidence}
     concerned = list(timeline.resting_on(finding.evidence))
     domains = sorted({name for event in concerned for name, _ in leases_of(event)})
     named = frozenset(identifier for event in concerned for _, identifier in leases_of(event))
-    traces = Traces(timeline)
-    leases = [each for name in domains for each in _around(list(traces.of(name).values()), named)]
+    leases: list[LeaseTrace] = []
+    for name in domains:  # those that are concerned, and their neighbours in the chain
+        chain = list(leases_until(timeline, name, timeline.end_ns).values())
+        at = [number for number, lease in enumerate(chain) if lease.witness.correlation_id in named]
+        leases += [lease for number, lease in enumerate(chain) if any(abs(number - one) <= NEIGHBOURS for one in at)]
     instants = [event.instant_ns for event in concerned]
     instants += [end for each in finding.times for end in (each.earliest_ns, each.latest_ns)]
     own = [each for each in leases if each.witness.correlation_id in named]
@@ -289,50 +274,44 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     )
 
 
-def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator[LeaseTrace]:
-    """Yield the leases of a domain that are concerned, and their neighbours in the chain."""
-    places = [number for number, lease in enumerate(leases) if lease.witness.correlation_id in named]
-    yield from (lease for number, lease in enumerate(leases) if any(abs(number - at) <= NEIGHBOURS for at in places))
-
-
 def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFollowed]:
     newest = {event.shard: event for event in timeline.kinds(MapFollowed) if event.instant_ns <= last}
     yield from (each for _, each in sorted(newest.items()) if each.half is not Half.WHOLE or each.instant_ns >= first)
 
 
-def _restarts(timeline: Timeline) -> list[Restart]:
+def _restarts(timeline: Timeline) -> list[Change]:
     found = []
     for again in timeline.kinds(RunResumed):
         how = f"went on after {span_text(again.instant_ns - again.since_ns)}"
-        found.append(Restart(again.instant_ns, again.clock.node, again.shard[1], again.place[1], how))
+        found.append(_restart(again.instant_ns, again.clock.node, again.shard[1], again.place[1], how))
     last: dict[tuple[int, int], CeilingLinked] = {}
     for event in timeline.kinds(CeilingLinked):
         before = last.get(event.shard)
         record = event.record
         if before is not None and before.record.incarnation != record.incarnation:
             how = "began a new run after " + ("a crash" if before.record.kind.value == "running" else "an orderly stop")
-            found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, how))
+            found.append(_restart(event.instant_ns, record.node, record.shard, record.incarnation, how))
         last[event.shard] = event
     return found
 
 
-def _clock_changes(state: StateAt, window: list[Event]) -> list[ClockChange]:
-    """Return what clocks said otherwise in a window than before it. ``state``: just before."""
-    found: list[ClockChange] = []
+def _clock_changes(state: StateAt, window: list[Event]) -> Iterator[Change]:
+    """Yield what clocks said otherwise in a window than before it. ``state``: just before."""
     last: dict[str, ClockReading] = {name: each.reading for name, each in state.clocks.items()}
     epochs: dict[str, set[int]] = {name: set(each.epochs) for name, each in state.clocks.items()}
     for event in window:
         clock = event.clock
         if clock is None:
             continue
-        before = last.get(clock.node)
+        before, changes = last.get(clock.node), list[str]()
         if before is not None and before.status is not clock.status:
-            found.append(ClockChange(event.instant_ns, clock.node, f"{clock.state} from here on"))
+            changes.append(f"{clock.state} from here on")
         if before is not None and clock.clock_epoch not in epochs[clock.node]:
-            found.append(ClockChange(event.instant_ns, clock.node, "a new clock epoch: a step, suspend, boot or stall"))
+            changes.append("a new clock epoch: a step, suspend, boot or stall")
+        for what in changes:
+            yield Change(event.instant_ns, f"clock of {clock.node}: {what}", {"node": clock.node, "what": what})
         epochs.setdefault(clock.node, set()).add(clock.clock_epoch)
         last[clock.node] = clock
-    return found
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -349,20 +328,8 @@ def context_fields(context: Context) -> dict[str, Any]:
         "frames": [event_fields(event) for event in context.frames],
         "closings": [event_fields(event) for event in context.closings],
         "moves": [event_fields(event) for event in context.moves],
-        "restarts": [
-            {
-                **instant_fields("instant", each.instant_ns),
-                "node": each.node,
-                "shard": each.shard,
-                "incarnation": each.incarnation.hex(),
-                "how": each.how,
-            }
-            for each in context.restarts
-        ],
-        "clock_changes": [
-            {**instant_fields("instant", each.instant_ns), "node": each.node, "what": each.what}
-            for each in context.clock_changes
-        ],
+        "restarts": [instant_fields("instant", each.instant_ns) | each.about for each in context.restarts],
+        "clock_changes": [instant_fields("instant", each.instant_ns) | each.about for each in context.clock_changes],
         "readers": {"accept": accepted, "of": written},
     }
 

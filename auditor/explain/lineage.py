@@ -80,13 +80,11 @@ class Link:
     """Of a key: whose it is."""
 
     def walk(self) -> Iterator[Link]:
-        """Yield this link and all beneath it, from the top down."""
         yield self
         for each in self.under:
             yield from each.walk()
 
     def chain(self) -> Iterator[Check]:
-        """Yield the checks of this link and of all beneath it."""
         for link in self.walk():
             yield from link.checks
 
@@ -124,8 +122,6 @@ def lineage(finding: Finding, archive: Archive) -> Link:
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A bag that was closed, with its list."""
-
     event: BagClosed
     raw: bytes
     lock: LockFile
@@ -139,8 +135,6 @@ def _lock_link(event: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
 
 
 class _Reading:
-    """Reads the chain of one finding."""
-
     def __init__(self, finding: Finding, archive: Archive) -> None:
         self._finding = finding
         self._archive = archive

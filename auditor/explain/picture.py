@@ -288,7 +288,6 @@ class Picture:
 
 
 def draw(finding: Finding, context: Context) -> str:
-    """Return the finding's picture as an SVG file."""
     return Picture(finding, context).svg()
 
 

@@ -41,7 +41,6 @@ _LISTED_MAX = 12
 
 
 def explain_lines(finding: Finding, tree: Tree) -> Iterator[str]:
-    """Yield the finding, the intervals, and each piece of its evidence in words."""
     yield from finding_lines(finding)
     yield f"  what this code means: docs/findings.md#{finding.code}"
     if finding.times:
@@ -79,8 +78,7 @@ def context_lines(context: Context) -> Iterator[str]:
             f"      granted {rfc3339(lease.granted_ns)}, renewed {len(lease.renewed_ns)} times, "
             f"expiry {rfc3339(lease.expiry_ns)}, {ended}"
         )
-    around = [(each.instant_ns, each.words) for each in context.restarts]
-    around += [(each.instant_ns, each.words) for each in context.clock_changes]
+    around = [(each.instant_ns, each.words) for each in (*context.restarts, *context.clock_changes)]
     around += [(each.instant_ns, event_words(each)) for each in (*context.moves, *context.closings)]
     if around:
         yield ""

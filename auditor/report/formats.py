@@ -34,7 +34,6 @@ def json_fields(audit: Audit) -> dict[str, Any]:
 
 
 def json_bytes(audit: Audit) -> bytes:
-    """Return the whole JSON document, on one line."""
     return msgspec.json.encode({"schema": SCHEMA, "version": VERSION} | json_fields(audit)) + b"\n"
 
 
@@ -87,7 +86,6 @@ def time_line(named: NamedInterval) -> str:
 
 
 def summary_line(summary: Summary) -> str:
-    """Return the verdict in one line."""
     parts = [
         _plural(summary.violations, "violation"),
         f"{summary.indeterminate} indeterminate",

@@ -252,7 +252,6 @@ def foreign_files(directory: str, names: Iterable[str]) -> Iterator[Finding]:
 
 
 def gone(rack: Rack, files: int, *, by_retention: bool) -> str:
-    """Return what is said of a rack that was sealed and of which nothing is left."""
     said = (
         "Retention says that it deleted the pack: what it held is not audited"
         if by_retention

@@ -11,14 +11,26 @@ from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.formats.witness import NO_HEAD, BatchHead, Half
-from auditor.columns.layout import ShardName
+from auditor.columns.layout import HeadName, ShardName
 from auditor.evidence.records import ClusterRecords
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import SECOND, rfc3339
 
+from ..columns.index import Coverage
 from ..columns.parts import LedgersSeen
 from ..evidence.finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen
-from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardRun, shard_of
+from .history import (
+    RECORDS_KEPT,
+    SHARDS,
+    CeilingFact,
+    Closings,
+    ClusterFacts,
+    HeadFact,
+    RecordedChain,
+    ShardRun,
+    runs,
+    shard_of,
+)
 from .records import Policies
 
 
@@ -90,7 +102,7 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
     if end is None and chain.has_ended_before(head.ceiling_number):
         last = chain.facts[-1]
         reason = f"{names}; the newest of its chain is {last.record.number}, and whoever grants links first"
-        verdict = None if chain.end_of(head.incarnation) else Verdict.INDETERMINATE
+        verdict = None if chain.ends.get(head.incarnation) else Verdict.INDETERMINATE
         run = f"run {head.incarnation.hex()} of shard {head.shard}"
         title = "a shard granted under a ceiling record that its chain does not have"
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
@@ -233,11 +245,10 @@ def check_ledgers(
             yield found("missing-ledger", path, reason, [Evidence(path), batch.where])
     told |= ledgers.damaged
     for each in runs.values():  # where the file goes on behind what it lacks, no crash explains it
-        ends = [0, *(end for _, end in each.stretches)]
-        gaps = [(end, first) for end, (first, _) in zip(ends, each.stretches, strict=False) if first > end + 1]
+        gaps = [gap for gap in each.gaps if gap[1] < each.ledger_end]
         if gaps and each.incarnation not in told:
             path = ledger_path(*each.shard, each.incarnation)
-            lacks = ", ".join(f"{end + 1} to {first - 1}" for end, first in gaps[:8])
+            lacks = ", ".join(f"{first} to {last}" for first, last in gaps[:8])
             reason = f"the ledger {path} lacks batches {lacks}, and goes on after them"
             yield found("ledger-gap", path, reason, [Evidence(path)])
     for chain in chains.values():
@@ -404,3 +415,27 @@ def _out_of_step(before: ShardMap, after: ShardMap) -> str:
     if any(chain not in (after.number, *old.chains[place : place + 1]) for place, chain in enumerate(new.chains)):
         return "has a chain that began neither under it nor before in the same place"
     return ""
+
+
+def cluster_facts(
+    heads: Mapping[HeadName, HeadFact],
+    ceilings: Mapping[ShardName, RecordedChain],
+    records: ClusterRecords,
+    ledgers: LedgersSeen,
+    policies: Policies,
+    coverage: Coverage,
+    closings: Closings | None = None,
+) -> ClusterFacts:
+    """Return what the rules over leases know beside one domain's history. ``heads``: run by run, in order."""
+    return ClusterFacts(
+        runs=runs(heads.values()),
+        heads=heads,
+        ceilings=ceilings,
+        finished=frozenset(ledgers.stopped),
+        maps=records.maps,
+        coverage=coverage,
+        closings=closings or Closings(),
+        policies=policies,
+        follows=followed(ceilings, records.maps),
+        counts=counting(heads.values()),
+    )

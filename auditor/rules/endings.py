@@ -27,9 +27,9 @@ from .history import (
     EndedFact,
     LeaseHistory,
     Position,
-    SessionEndFact,
     SessionHistory,
     SessionName,
+    SessionOver,
     Told,
     ToldOfSession,
 )
@@ -73,7 +73,6 @@ def is_broken_early(lease: LeaseHistory, fact: EndedFact) -> bool:
 
 
 def check_ending(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Apply every rule about the end of one lease."""
     fact, name = lease.ended, lease.name
     if fact is None:
         return
@@ -312,7 +311,7 @@ def check_sessions(
             yield from check_reach(subject, told, cluster.policies)
         yield from expiry_fell(session.name, session.told)
         if session.over is not None:
-            yield from not_yet(session.name, session.over.entry.ended_ns, session.over.token, session.over.where)
+            yield from not_yet(session.name, session.over.witness.ended_ns, session.over.token, session.over.where)
         yield from _short_end(session)
         yield from _forgotten(session, alone)
         yield from _late(session, late)
@@ -324,8 +323,8 @@ def _short_end(session: SessionHistory) -> Iterator[Finding]:
     over = session.over
     before = [told for told in session.told if over is not None and told.position < over.position]
     last = max(before, key=lambda told: told.witness.expiry_ns, default=None)
-    if over is not None and last is not None and over.entry.expiry_ns < last.witness.expiry_ns:
-        expiry, was = over.entry.expiry_ns, last.witness.expiry_ns
+    if over is not None and last is not None and over.witness.expiry_ns < last.witness.expiry_ns:
+        expiry, was = over.witness.expiry_ns, last.witness.expiry_ns
         reason = f"the end of {session.name} states the expiry {rfc3339(expiry)}; before it was {rfc3339(was)}"
         times = {"the expiry before": was, "the expiry": expiry}
         yield found("expiry-fell", f"{session.name}, end", reason, [last.where, over.where], times)
@@ -339,9 +338,9 @@ def _dropped(
     ``unknown``: messages under those that were ended alone: the holder may not have heard of that, and counted them.
     """
     over = session.over
-    if over is None or over.entry.outcome is not LeaseOutcome.DROPPED:
+    if over is None or over.witness.outcome is not LeaseOutcome.DROPPED:
         return
-    entry = over.entry
+    entry = over.witness
     lowest = min((note.floor_ns for note in under), default=0)
     word = Word(session.name, "session lease", "dropped", entry.expiry_ns, entry, over.token, over.where)
     if (entry.watermark_time is None) != (entry.watermark_ns is None):
@@ -362,7 +361,7 @@ def _dropped(
     yield from check_count(word, there, doubtful, lowest, uses, cluster.coverage)
 
 
-def _last_frame(session: SessionHistory, over: SessionEndFact, under: Sequence[SessionNote]) -> Iterator[Finding]:
+def _last_frame(session: SessionHistory, over: SessionOver, under: Sequence[SessionNote]) -> Iterator[Finding]:
     """last-frame-mismatch: of the lease with the highest watermark, a holder names the last frame it knew Committed.
 
     Where no frame reaches the watermark, an attempt that came to nothing did: then it may have been under any of them.
@@ -371,7 +370,7 @@ def _last_frame(session: SessionHistory, over: SessionEndFact, under: Sequence[S
     lasts = {note.last for note in wrote if note.last is not None}
     if not wrote or not all(note.accepted for note in wrote):
         return
-    named, watermark = over.entry.chain_head, over.entry.watermark_ns
+    named, watermark = over.witness.chain_head, over.witness.watermark_ns
     reached = {digest for last_ns, digest in lasts if last_ns == watermark}
     allowed: set[bytes | None] = {*reached} or {None, *(digest for _, digest in lasts)}
     if named not in allowed:
@@ -414,5 +413,5 @@ def _late(session: SessionHistory, under: Sequence[SessionNote]) -> Iterator[Fin
     late += [(note.lease, note.where) for note in under]
     if late:
         what, where = late[0]
-        reason = f"{session.name} was over ({over.entry.outcome}), and {what} came after"
+        reason = f"{session.name} was over ({over.witness.outcome}), and {what} came after"
         yield found("session-outlived", session.name, reason, [over.where, where])

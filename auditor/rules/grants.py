@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome, Mode, conflicts
@@ -27,7 +27,11 @@ from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, Shar
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """Apply every rule about grants, and what was written under them, to one domain."""
     yield from _links(history, cluster)
-    yield from _fences(history)
+    for (_, before), (lease, told) in itertools.pairwise(history.claims()):
+        check = asked("fence-not-growing", told.witness.fence, before.witness.fence, str)
+        if not check.holds:
+            reason = f"{lease.name} has the fence {check.value}, the grant before it {before.witness.fence}"
+            yield check.finding(lease.name, reason, [before.where, told.where])
     yield from _grants(history, cluster)
     yield from _record(history)
 
@@ -56,14 +60,6 @@ def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
             yield found("chain-fork", lease.name, reason, where, title=title)
 
 
-def _fences(history: DomainHistory) -> Iterator[Finding]:
-    for (_, before), (lease, told) in itertools.pairwise(history.claims()):
-        check = asked("fence-not-growing", told.witness.fence, before.witness.fence, str)
-        if not check.holds:
-            reason = f"{lease.name} has the fence {check.value}, the grant before it {before.witness.fence}"
-            yield check.finding(lease.name, reason, [before.where, told.where])
-
-
 def _grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """early-grant and grant-overlap: against every earlier lease that may still be written under."""
     standing: list[LeaseHistory] = []
@@ -89,7 +85,6 @@ A signed time may have been handed out up to its staleness after it was made, so
 
 
 def signed_within(token: SignedTime) -> Signed:
-    """Return when what carries a signed time was signed."""
     return token.interval.earliest + token.staleness_ns, token.interval.latest + token.staleness_ns
 
 
@@ -220,32 +215,31 @@ def _record(history: DomainHistory) -> Iterator[Finding]:
     A lease counts with the fence and the mode of its grant. What it wrote in a stronger mode lies above the floor of
     that change; ``timestamp-below-floor`` and the grants after it see to the rest.
     """
-    highest = _HighestUses()
+    highest: _Highest = {}
     for lease in sorted(history.leases, key=lambda each: (each.fence, each.first.position)):
-        yield from highest.below(lease)
-        highest.take(lease, [use for use in lease.uses if use.accepted])
+        yield from _below(lease, highest)
+        _raise(highest, lease, [use for use in lease.uses if use.accepted])
 
 
-class _HighestUses:
-    """The highest message that was accepted under leases of each mode, and under which of them."""
+type _Highest = dict[Mode, tuple[Use, LeaseHistory]]
+"""The highest message that was accepted under leases of each mode, and under which of them."""
 
-    def __init__(self) -> None:
-        self._found: dict[Mode, tuple[Use, LeaseHistory]] = {}
 
-    def take(self, lease: LeaseHistory, uses: Iterable[Use]) -> None:
-        """Count what was written under a lease."""
-        mode, top = lease.first.witness.mode, max(uses, key=lambda use: use.last_ns, default=None)
-        if top is not None and (mode not in self._found or top.last_ns > self._found[mode][0].last_ns):
-            self._found[mode] = top, lease
+def _raise(highest: _Highest, lease: LeaseHistory, uses: list[Use]) -> None:
+    mode, top = lease.first.witness.mode, max(uses, key=lambda use: use.last_ns, default=None)
+    if top is not None and (mode not in highest or top.last_ns > highest[mode][0].last_ns):
+        highest[mode] = top, lease
 
-    def below(self, lease: LeaseHistory) -> Iterator[Finding]:
-        """grant-overlap: yield the finding where something under a lease is not above all that it excludes here."""
-        mode = lease.first.witness.mode
-        low = min((use for use in lease.uses if use.accepted), key=lambda use: use.first_ns, default=None)
-        against = [each for other, each in self._found.items() if conflicts(other, mode)]
-        high, earlier = max(against, key=lambda each: each[0].last_ns, default=(None, None))
-        if low is None or high is None or earlier is None or low.first_ns > high.last_ns:
-            return
+
+def _below(lease: LeaseHistory, highest: _Highest) -> Iterator[Finding]:
+    """grant-overlap: something under a lease is not above all that was written under those that it excludes."""
+    mode = lease.first.witness.mode
+    low = min((use for use in lease.uses if use.accepted), key=lambda use: use.first_ns, default=None)
+    against = [each for other, each in highest.items() if conflicts(other, mode)]
+    if low is None or not against:
+        return
+    high, earlier = max(against, key=lambda each: each[0].last_ns)
+    if low.first_ns <= high.last_ns:
         reason = (
             f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high.last_ns)}, "
             f"which {earlier.name} before it, with the fence {earlier.fence}, reached"
@@ -271,11 +265,11 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
         for lease in later.leases:
             if lease.held and lease.whole:
                 yield from _counts_alone(lease, earlier, later, cluster)
-        highest = _HighestUses()
+        highest: _Highest = {}
         for before in earlier.leases:
-            highest.take(before, [use for use in before.uses if use.accepted and use.staying])
+            _raise(highest, before, [use for use in before.uses if use.accepted and use.staying])
         for lease in later.leases:
-            yield from highest.below(lease)
+            yield from _below(lease, highest)
 
 
 def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

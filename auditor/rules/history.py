@@ -55,7 +55,6 @@ class HeadFact:
 
     @property
     def name(self) -> str:
-        """How a finding names it."""
         return f"batch {self.head.sequence} of shard {self.head.shard}, run {self.head.incarnation.hex()}"
 
 
@@ -88,11 +87,11 @@ class ShardRun:
         return self.stretches[-1][1] if self.stretches else 0
 
     @property
-    def gaps(self) -> int:
-        """How many stretches of sequences the ledger lacks, up to the highest that is known."""
+    def gaps(self) -> list[tuple[int, int]]:
+        """First and last of each stretch of sequences that the ledger lacks, up to the highest that is known."""
         ends = [0, *(last for _, last in self.stretches)]
         starts = [*(first for first, _ in self.stretches), self.highest + 1]
-        return sum(start > end + 1 for end, start in zip(ends, starts, strict=True))
+        return [(end + 1, start - 1) for end, start in zip(ends, starts, strict=True) if start > end + 1]
 
     def whole(self, first: int, last: int) -> bool:
         """Whether the ledger holds every head from ``first`` to ``last``."""
@@ -139,15 +138,17 @@ class RecordedChain:
         """Take all records that are known, in order of number."""
         self.shard, self.facts = shard, facts
         self._numbered: dict[int, list[CeilingFact]] = {}
-        self._floors: dict[bytes, tuple[int, int]] = {}
-        self._ends: dict[bytes, CeilingFact] = {}
+        self.floors: dict[bytes, tuple[int, int]] = {}
+        """Shard floor and settle_to of each run, as its first record that is known states them."""
+        self.ends: dict[bytes, CeilingFact] = {}
+        """The record with which each run stopped that did so orderly."""
         for fact in facts:
             record = fact.record
             self._numbered.setdefault(record.number, []).append(fact)
             if record.kind is CeilingKind.RUNNING:
-                self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
+                self.floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
             else:
-                self._ends.setdefault(record.incarnation, fact)
+                self.ends.setdefault(record.incarnation, fact)
         self._highest = {fact.record.incarnation: fact.record.number for fact in facts}
         pairs = ((before.record, after.record) for before, after in itertools.pairwise(facts))
         self._cut_off = {
@@ -162,10 +163,6 @@ class RecordedChain:
     def at(self, number: int) -> list[CeilingFact]:
         """Return the records with that number: more than one is a fork."""
         return self._numbered.get(number, [])
-
-    def floor_of(self, incarnation: bytes) -> tuple[int, int] | None:
-        """Return shard floor and settle_to of a run, as its first record that is known states them."""
-        return self._floors.get(incarnation)
 
     def has_ended_before(self, number: int) -> bool:
         """Whether no record with that number, or with a higher one, is known, though the chain is in the copy."""
@@ -184,11 +181,7 @@ class RecordedChain:
         """
         highest = self._highest.get(incarnation)
         no_room = highest is not None and later.shard == self.shard and later.first_ceiling <= highest + 1
-        return incarnation not in self._ends and (no_room or incarnation in self._cut_off)
-
-    def end_of(self, incarnation: bytes) -> CeilingFact | None:
-        """Return the record with which a run stopped orderly, if there is one."""
-        return self._ends.get(incarnation)
+        return incarnation not in self.ends and (no_room or incarnation in self._cut_off)
 
 
 def ceiling_chains(index: Index) -> dict[ShardName, RecordedChain]:
@@ -229,11 +222,6 @@ def shard_of(head: BatchHead) -> int:
     return shard_number(head.map_number, head.shard)
 
 
-def newer(one: BatchHead, other: BatchHead) -> BatchHead:
-    """Return the head that goes by the newer map, which says how much of a lease it is; of equals the first."""
-    return max(one, other, key=lambda head: head.going_by)
-
-
 GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED})
 """How a lease ends with its holder's word about what it wrote."""
 
@@ -242,8 +230,8 @@ type Position = tuple[int, int, bytes, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Statement[W: (Witness, SessionWitness)]:
-    """One witness, as its shard told it."""
+class Statement[W: (Witness, SessionWitness, SessionEnded)]:
+    """One witness, or the end of a session lease, as its shard told it."""
 
     witness: W
     head: BatchHead
@@ -255,6 +243,7 @@ class Statement[W: (Witness, SessionWitness)]:
 
 type Told = Statement[Witness]
 type ToldOfSession = Statement[SessionWitness]
+type SessionOver = Statement[SessionEnded]
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +325,6 @@ class LeaseHistory:
 
     @property
     def last_expiry(self) -> Told | ToldOfSession:
-        """The witness with the latest expiry that is known."""
         return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
 
     @property
@@ -350,7 +338,8 @@ class LeaseHistory:
         return [each for each in self.words if self._half(each) is not Half.LEAVING]
 
     def _half(self, word: Told | ToldOfSession) -> Half:
-        return newer(word.head, self.first.head).half
+        """Return how much of a lease it was: the head that goes by the newer map says so, of equals the word's own."""
+        return max(word.head, self.first.head, key=lambda head: head.going_by).half
 
     @property
     def holder(self) -> Holder:
@@ -385,7 +374,6 @@ class LeaseHistory:
 
     @property
     def ended(self) -> EndedFact | None:
-        """The first word on its end."""
         return min(self.endings, key=lambda fact: fact.position, default=None)
 
     @property
@@ -417,7 +405,6 @@ class DomainHistory:
 
 
 def _told(rows: DomainRows, cluster: ClusterFacts) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
-    """Yield each entry, its batch, its position, and where it is."""
     for name, place, raw, where in rows.entries:
         fact = cluster.heads[name]
         began = cluster.runs[name[0]].first_ceiling
@@ -471,16 +458,6 @@ type SessionName = tuple[bytes, bytes]
 """Incarnation of the shard, session id."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEndFact:
-    """What a shard said about the end of a session lease."""
-
-    entry: SessionEnded
-    token: SignedTime
-    position: Position
-    where: Evidence
-
-
 @dataclass(slots=True)
 class SessionHistory:
     """All that is known of one session lease."""
@@ -488,7 +465,7 @@ class SessionHistory:
     session_id: bytes
     told: list[ToldOfSession] = field(default_factory=list)
     """In order."""
-    over: SessionEndFact | None = None
+    over: SessionOver | None = None
 
     @property
     def name(self) -> str:
@@ -507,8 +484,9 @@ class SessionHistory:
         if over is None or lease.first.position > over.position:
             return
         if run.whole(lease.first.head.sequence, over.position[3]):
-            outcome = over.entry.outcome if lease.held else LeaseOutcome.WITHDRAWN
-            ending = _ending(lease, outcome, over.entry.ended_ns, over.entry)
+            said = over.witness
+            outcome = said.outcome if lease.held else LeaseOutcome.WITHDRAWN
+            ending = _ending(lease, outcome, said.ended_ns, said)
             yield EndedFact(ending, over.position, over.token, over.where, None, stated=False)
 
 
@@ -527,7 +505,7 @@ def session_histories(index: Index, cluster: ClusterFacts) -> dict[SessionName, 
         if isinstance(entry, SessionWitness):
             history.told.append(Statement(entry, fact.head, fact.token, position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionEndFact(entry, fact.token, position, where)
+            history.over = Statement(entry, fact.head, fact.token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))
@@ -572,6 +550,6 @@ class ClusterFacts:
         """Return the floor and the settle_to below which no grant of a batch may go, as far as they are known."""
         name = head.map_number, head.shard
         chain = self.ceilings.get(name)
-        begun = (chain.floor_of(head.incarnation) if chain else None) or (0, 0)
+        begun = chain.floors.get(head.incarnation, (0, 0)) if chain else (0, 0)
         ended = self.follows.get(name, (0, 0)) if head.half is Half.WHOLE else (0, 0)
         return max(begun[0], ended[0]), max(begun[1], ended[1])

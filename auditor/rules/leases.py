@@ -45,7 +45,6 @@ from .history import (
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Apply every rule about leases to one domain."""
     for lease in history.leases:
         first, name = lease.first, lease.name
         if lease.granted is None and cluster.runs[lease.run].whole(1, first.head.sequence):
@@ -131,7 +130,7 @@ def _stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """floor-fell: the last record of a run states less than a lease of the run asks of whoever comes next."""
     for lease in history.leases:
         chain = cluster.ceilings.get(cluster.runs[lease.run].shard)
-        end = chain.end_of(lease.run) if chain else None
+        end = chain.ends.get(lease.run) if chain else None
         if end is None or lease.first.head.ceiling_number > end.record.number:  # that was granted without right
             continue
         asked = _asked(lease, cluster)

@@ -31,8 +31,6 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the audit of a tree came to."""
-
     summary: Summary
     findings: tuple[Finding, ...]
     cluster_id: bytes
@@ -71,7 +69,12 @@ def only(audit: Audit, patterns: Sequence[str]) -> Audit:
                 hint="docs/findings.md lists the codes; the verdicts are " + ", ".join(Verdict),
             )
     return with_findings(
-        audit, tuple(each for each in audit.findings if any(_fits(each, pattern) for pattern in patterns))
+        audit,
+        tuple(
+            each
+            for each in audit.findings
+            if each.verdict in patterns or any(fnmatchcase(each.code, pattern) for pattern in patterns)
+        ),
     )
 
 
@@ -91,10 +94,6 @@ def with_findings(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
     return replace(audit, findings=chosen, summary=summary)
 
 
-def _fits(finding: Finding, pattern: str) -> bool:
-    return finding.verdict == pattern or fnmatchcase(finding.code, pattern)
-
-
 DEFAULT: Final = FailOn.WARNING
 
 
@@ -107,7 +106,6 @@ def exit_status(audit: Audit, fail_on: FailOn = DEFAULT) -> int:
 
 
 def _counts(verdict: Verdict, severity: Severity, fail_on: FailOn) -> bool:
-    """Whether a finding makes an audit fail."""
     match verdict:
         case Verdict.VIOLATION | Verdict.INDETERMINATE | Verdict.UNVERIFIABLE:
             least = FailOn(verdict.value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,7 +33,7 @@ from ..columns.layout import (
     Rows,
     numbers,
 )
-from ..columns.witnesses import MODES, OUTCOMES
+from ..columns.records import MODES, OUTCOMES
 from .grants import signed_within
 from .history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 
@@ -97,7 +96,7 @@ def _figures(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, ...]:
 
 def _stopped_with(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
     chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
-    end = chain.end_of(fact.head.incarnation) if chain else None
+    end = chain.ends.get(fact.head.incarnation) if chain else None
     return (end.record.floor_ns, end.record.settle_to_ns) if end else (NUMBER_MAX, NUMBER_MAX)
 
 
@@ -148,7 +147,6 @@ class SessionColumns:
         return session * (len(self._positions) + 1) + np.searchsorted(self._positions, position)
 
     def _place(self, position: Position, number: int) -> int:
-        """Return a position as columns have it."""
         *_, incarnation, sequence, place = position
         head = self._heads.once.get((incarnation, sequence))
         if head is None or not self._heads.plain[head] or place >= PLACES:
@@ -172,30 +170,21 @@ class SessionColumns:
         return np.where(self._session[last] == session, self._expiry[last], NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class DomainsSeen:
-    """What a bucket came to."""
-
-    suspects: list[str]
-    witnesses: int
-    """How many different ones the clean domains have."""
-
-
 def judge_domains(
     entries: RowBucket,
     uses: RowBucket,
     heads: Heads,
     sessions: SessionColumns,
     cluster: ClusterFacts,
-) -> DomainsSeen:
-    """Say which domains of a bucket are suspect."""
+) -> tuple[list[str], int]:
+    """Return which domains of a bucket are suspect, and how many different witnesses the clean ones have."""
     known, used, names = entries.names.values, uses.rows(), list(uses.names.values)
     odd = {names[n] for n in np.unique(used["name"][~used["plain"]]).tolist()}
     without = [*odd.union(uses.names.values).difference(known)]
     bad = np.fromiter(map(odd.__contains__, known), np.bool_, len(known))
     rows = entries.rows()
     if not len(rows):
-        return DomainsSeen(without, 0)
+        return without, 0
     leases = _Leases(rows, entries, heads, bad)
     leases.check_shape()
     leases.check_statements(cluster)
@@ -208,7 +197,7 @@ def judge_domains(
     _check_uses(leases, uses, used, cluster)
     names = list(known)
     suspects = [*without, *(names[n] for n in np.flatnonzero(bad).tolist())]
-    return DomainsSeen(suspects, int((leases.told & ~bad[leases.name]).sum()))
+    return suspects, int((leases.told & ~bad[leases.name]).sum())
 
 
 class _Leases:
@@ -274,11 +263,9 @@ class _Leases:
         self.bad[self.name_of[lease[other]]] = True
 
     def suspect(self, which: Flags) -> None:
-        """Say that the domains of these rows are suspect."""
         self.bad[self.name[which]] = True
 
     def suspect_leases(self, which: Flags) -> None:
-        """Say that the domains of these leases are suspect."""
         self.bad[self.name_of[which]] = True
 
     def _highest(self, column: str) -> Column:

@@ -57,7 +57,9 @@ def judge_frame(
     """
     timestamps, where, token = evidence.frame.timestamps, evidence.where, evidence.token
     span = bag.start_ns, bag.end_ns
-    good = evidence.proven and not misplaced and not _dropped(evidence, policy)
+    # Readers drop a frame for whose leases it carries, or for what the policy that it names allows these.
+    good = evidence.proven and not misplaced
+    good = good and not any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
     findings: list[Finding] = []
     frame = f"{where.path}, frame {evidence.frame.head.sequence}"
     if evidence.refusal is None and policy is not None:
@@ -92,11 +94,6 @@ def _asked(
         yield from ((session, check) for check in session_checks(evidence, session))
 
 
-def _dropped(evidence: FrameEvidence, policy: Policy | None) -> bool:
-    """Whether readers drop a frame for whose leases it carries, or for what the policy that it names allows these."""
-    return any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
-
-
 def _beside(
     timestamps: NDArray[np.int64], check: Check, span: tuple[Instant, Instant], token: SignedTime
 ) -> NDArray[np.bool_] | None:
@@ -119,8 +116,12 @@ def frame_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a frame alone. ``bag``: beginning and end of the one it lies in, where that is known."""
     token, first, last = evidence.token, *_ends(evidence)
-    yield _signed_time(evidence)
-    if policy is not None and evidence.refusal is None:
+    refusal, signed = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
+    if refusal is not None:
+        yield Check(refusal.code, "signed time", refusal.reason, signed, holds=False)
+    else:
+        yield Check("forged-time", "signed time", token, signed, holds=True, words=_interval)
+    if policy is not None and refusal is None:
         off, allowed = max(abs(first - token.midpoint_ns), abs(last - token.midpoint_ns)), policy.r1_tolerance_ns
         yield asked("r1-breach", off, allowed + token.radius_ns, span_text)
         yield asked("radius-above-policy", token.radius_ns, policy.radius_ns_max, span_text)
@@ -130,24 +131,12 @@ def frame_checks(
         value, limit = ((first,) if first == last else (first, "..", last)), (bag[0], "≤ t <", bag[1])
         holds = bag[0] <= first <= last < bag[1]
         yield Check("timestamp-outside-bag", "timestamps in the bag", value, limit, holds, words=phrase)
-    yield from map(_is_witness, evidence.unreadable)
-
-
-def _signed_time(evidence: FrameEvidence) -> Check:
-    """forged-time, ended-key: a frame's signed time is one of its writer's."""
-    refusal, limit = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
-    if refusal is not None:
-        return Check(refusal.code, "signed time", refusal.reason, limit, holds=False)
-    return Check("forged-time", "signed time", evidence.token, limit, holds=True, words=_interval)
+    for reason in evidence.unreadable:
+        yield Check("forged-witness", "a witness", reason, "bytes that are a witness", holds=False)
 
 
 def _interval(said: SignedTime | str) -> str:
     return said if isinstance(said, str) else f"{clock(said.midpoint_ns)} ± {span_text(said.radius_ns)}"
-
-
-def _is_witness(reason: str) -> Check:
-    """forged-witness: what stands in the place of a witness is one. ``reason``: why it is not."""
-    return Check("forged-witness", "a witness", reason, "bytes that are a witness", holds=False)
 
 
 def _signed_by_shard(held: HeldWitness | HeldSession) -> Check:
@@ -159,7 +148,6 @@ def _signed_by_shard(held: HeldWitness | HeldSession) -> Check:
 
 
 def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
-    """Yield the checks of a frame against one lease that it names."""
     yield _signed_by_shard(held)
     if held.refusal is None:
         head, witness, (first, last) = evidence.frame.head, held.witness, _ends(evidence)
@@ -172,19 +160,22 @@ def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
         yield Check("foreign-lease", "holder is the writer", holder, writer, own, words=_run)
         if witness.session_id is not None:
             yield _under_its_session(evidence, held)
-        yield from _with_its_other_half(evidence, held)
+        going_by, half = evidence.part_of(held)
+        if half.other is not None:
+            value, whole = ("there", True) if evidence.has_other_half(held) else ("none", False)
+            yield Check(
+                "half-lease-write", f"witness of the {half.other} half by map {going_by}", value, "there", whole
+            )
         yield from _stamped_after(evidence, held)
 
 
 def session_checks(evidence: FrameEvidence, session: HeldSession) -> Iterator[Check]:
-    """Yield the checks of a frame against a session lease that it carries a witness of."""
     yield _signed_by_shard(session)
     if session.refusal is None:
         yield from _stamped_after(evidence, session)
 
 
 def _ends(evidence: FrameEvidence) -> tuple[Instant, Instant]:
-    """Return the lowest and the highest timestamp of a frame."""
     return int(evidence.frame.timestamps[0]), int(evidence.frame.timestamps[-1])
 
 
@@ -200,15 +191,6 @@ def _under_its_session(evidence: FrameEvidence, held: HeldWitness) -> Check:
         return Check("ended-lease-write", what, "names it as ended", limit, holds=False)
     holds = len(sessions) == 1 and sessions[0].witness.holder == held.witness.holder
     return Check("session-witness-missing", what, "one" if holds else str(len(sessions)), limit, holds)
-
-
-def _with_its_other_half(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
-    """half-lease-write: while a shard moves, a lease of its old chain, or of its new one, counts with the other's."""
-    going_by, half = evidence.part_of(held)
-    if half.other is not None:
-        holds = evidence.has_other_half(held)
-        value = "there" if holds else "none"
-        yield Check("half-lease-write", f"witness of the {half.other} half by map {going_by}", value, "there", holds)
 
 
 def _stamped_after(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> Iterator[Check]:
@@ -264,7 +246,6 @@ def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
 
 
 def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> Finding:
-    """Return the finding about a check that a frame fails with all its messages."""
     path, where, head = evidence.where.path, [evidence.where], evidence.frame.head
     title, times = "", dict[str, SignedTime]()
     if held is None:
@@ -328,7 +309,6 @@ def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iter
 def _timestamps(
     evidence: FrameEvidence, held: Held | None, check: Check, bad: NDArray[np.bool_], span: tuple[Instant, Instant]
 ) -> Finding:
-    """Return the finding about the messages whose timestamps fail a check."""
     token, title = evidence.token, ""
     if isinstance(held, HeldWitness):
         times: Times = {"the expiry": _expiry_ns(evidence, held), "the floor": held.witness.floor_ns}

@@ -88,7 +88,6 @@ def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures, stal
 
 
 def nodes_of(finding: Finding) -> tuple[str, ...]:
-    """Return whose signed times a finding holds."""
     return tuple(sorted({each.node for each in finding.times if each.node}))
 
 
@@ -124,7 +123,6 @@ def _judged(finding: Finding, ties: Ties) -> Finding:
 
 
 def _of_two(cause: NamedInterval, effect: NamedInterval, ties: Ties) -> tuple[tuple[str, ...], str]:
-    """Return whose clock it was, or that nobody can tell, and that in words."""
     ahead, behind = (cause.node, cause.epoch), (effect.node, effect.epoch)
     by = (cause.earliest_ns + cause.latest_ns - effect.earliest_ns - effect.latest_ns) // 2
     agree, wrong = ties.accusers(ahead, behind, by)
@@ -218,7 +216,6 @@ class Ties(Gathering):
             self._radius[_clock(each)] = max(each.radius_ns, self._radius.get(_clock(each), 0))
 
     def stale(self, token: SignedTime) -> None:
-        """Take how stale a signed time may be."""
         self._staleness = max(self._staleness, token.staleness_ns)
 
     def add(self, event: Event, name: bytes | None = None) -> None:

@@ -18,6 +18,7 @@ from appliance.formats.witness import WitnessKind
 from auditor.columns.layout import ShardName
 from timeagent.units import Instant
 
+from ..columns.audit_file import Database
 from ..columns.events import (
     BagClosed,
     CeilingLinked,
@@ -33,7 +34,6 @@ from ..columns.events import (
     SessionOver,
     SessionTold,
 )
-from ..columns.index import Database
 from ..columns.parts import Value
 from .state import (
     BagLayer,
@@ -84,7 +84,6 @@ class Working:
         return self.domains, self.sessions, self.shards, self.logs, self.bags, self.clocks
 
     def copy(self) -> Working:
-        """Return a state that can go on by itself."""
         return Working(*map(copy, (*self.layers(), self.marked)))
 
     def keep(self, db: Database, position: int) -> None:
@@ -232,7 +231,10 @@ class Working:
                 continue
             for place, each in enumerate(domain.leases):
                 if each.told.witness.correlation_id == correlation_id:
-                    leases = (*domain.leases[:place], _with_frame(each, event), *domain.leases[place + 1 :])
+                    frames, messages = each.frames + 1, each.messages + event.messages
+                    newest = max(each.newest_ns or 0, event.last_ns)
+                    lease = replace(each, frames=frames, messages=messages, newest_ns=newest)
+                    leases = (*domain.leases[:place], lease, *domain.leases[place + 1 :])
                     self.domains[name] = replace(domain, leases=leases)
 
     def _bag(self, log: str, start: Instant, state: LogState) -> BagState:
@@ -302,13 +304,4 @@ def _delivered(log: LogState, bag: BagClosed) -> LogState:
         delivered=log.delivered + bag.accepted,
         rejected=log.rejected + bag.rejected,
         unread_bags=log.unread_bags + (bag.missing > 0),
-    )
-
-
-def _with_frame(lease: LeaseState, event: FrameWritten) -> LeaseState:
-    return replace(
-        lease,
-        frames=lease.frames + 1,
-        messages=lease.messages + event.messages,
-        newest_ns=max(lease.newest_ns or 0, event.last_ns),
     )

@@ -16,7 +16,7 @@ import msgspec
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
-from auditor.columns.index import Database
+from auditor.columns.audit_file import Database
 from auditor.columns.layout import ShardName
 from auditor.columns.parts import Value
 from auditor.evidence.finding import Finding
@@ -47,14 +47,8 @@ class LeasePhase(StrEnum):
     """A later run of its shard began, which knows of no lease: its domain waits for the ceiling to be settled."""
 
 
-_ENDED = {
-    LeaseOutcome.RELINQUISHED: LeasePhase.RELINQUISHED,
-    LeaseOutcome.EXPIRED: LeasePhase.BROKEN,
-    LeaseOutcome.REVOKED: LeasePhase.REVOKED,
-    LeaseOutcome.WITHDRAWN: LeasePhase.WITHDRAWN,
-    LeaseOutcome.DROPPED: LeasePhase.DROPPED,
-    LeaseOutcome.ABANDONED: LeasePhase.ABANDONED,
-    LeaseOutcome.UNKNOWN: LeasePhase.UNKNOWN,
+_ENDED: Final = {
+    each: LeasePhase.BROKEN if each is LeaseOutcome.EXPIRED else LeasePhase(each.value) for each in LeaseOutcome
 }
 
 
@@ -253,7 +247,6 @@ class Layer[K, V](Mapping[K, V]):
         raise KeyError(name)
 
     def __setitem__(self, name: K, value: V) -> None:
-        """Change a value here only."""
         self.changed[name] = value
 
     def __iter__(self) -> Iterator[K]:
@@ -341,7 +334,6 @@ class StateAt:
     clocks: Mapping[str, ClockState]
 
     def bag_phase(self, bag: BagState) -> BagPhase:
-        """Return how far the closing of a bag had come."""
         if bag.sealed_ns is not None:
             return BagPhase.PACKED if bag.packed and self.instant_ns >= self.end_ns else BagPhase.SEALED
         if bag.closed is not None:

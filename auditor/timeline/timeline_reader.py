@@ -3,6 +3,11 @@
 Read from a database, that of an audit or one that is gone with the timeline; the tree is not needed.
 A state costs at most ``CHECKPOINT_EVENTS`` events to fold, and what is asked of it; memory is what SQLite caches, and
 the events that were seen last.
+
+An event's *position* is its number in order of time, from 1 up. It is a row of numbers in a block, which tells it
+together with what many share: the bytes of an entry and its batch, the data file and the clock of a frame that columns
+judged, or, of any other, all of it as bytes. Of all that events are about there are lists of positions, each one value,
+in order; so it costs what is in it.
 """
 
 from __future__ import annotations
@@ -11,39 +16,261 @@ import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
-from auditor.columns.layout import ShardName
+from appliance.formats.witness import Ended, Witness
+from auditor.columns.layout import Rows, ShardName
 from auditor.evidence.finding import Evidence, Finding
 from auditor.rules.result import Audit
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
+from ..columns.audit_file import INDEX_ERRORS, Database, open_index
 from ..columns.events import (
+    KINDS,
     BagClosed,
     CeilingLinked,
+    ClockReading,
     Event,
+    FrameFile,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
     SessionOver,
+    StatedBatch,
     about_log,
     ceiling_name,
 )
-from ..columns.index import INDEX_ERRORS, Database, open_index
-from .event_store import Posting, StoredEvents, session_key
 from .fold import Working
 from .state import StateAt
+
+type Numbers = NDArray[np.int64]
+
+SCHEMA: Final = """
+CREATE TABLE block (number INTEGER PRIMARY KEY, instant INTEGER, rows BLOB, leases BLOB);
+CREATE INDEX block_at ON block (instant);
+CREATE TABLE piece (id INTEGER PRIMARY KEY, value BLOB);
+CREATE TABLE text (id INTEGER PRIMARY KEY, text TEXT);
+CREATE TABLE posting (list INTEGER, key TEXT, part INTEGER, positions BLOB, more BLOB, PRIMARY KEY (list, key, part));
+"""
+BLOCKS_AT_HAND: Final = 64
+PIECES_AT_HAND: Final = 256
+NAMES_AT_HAND: Final = 4_096
+
+
+class EventRow(NamedTuple):
+    """How an event is kept: a row of numbers."""
+
+    instant: Instant
+    kind: int
+    path: int
+    offset: int
+    length: int
+    stated: int
+    """Of an entry of a ledger the piece with its batch; of a frame that columns judged that with its data file."""
+    clock: int
+    """Of such a frame the piece with what its clock said."""
+    place: int
+    """Of an entry its place in the batch; of such a frame its sequence."""
+    piece: int
+    at: int
+    size: int
+    """Where the bytes of an entry are, or of an event that no column tells."""
+    messages: int
+    first: Instant
+    """Of a frame its lowest timestamp; of what tells of a lease when that was first told of."""
+    last: Instant
+    """Of any frame the highest timestamp that readers were given; of what tells of a session lease its expiry; of what
+    tells of a lease until when that lasted at most."""
+    begins: bool
+
+
+_SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size"), "I")
+_CODES: Final = dict.fromkeys(EventRow._fields, "q") | {"kind": "B", "begins": "?"} | _SMALL
+EVENT: Final = np.dtype([(name, f"<{code}") for name, code in _CODES.items()])
+LEASE: Final = np.dtype([("event", "<u4"), ("domain", "<u4"), ("cid", "<u8", (2,))])
+"""A lease that an event is about: of what a block holds, its place in the block."""
+_LEASE_READ: Final = np.dtype([("event", "<u4"), ("domain", "<u4"), ("cid", "V16")])
+WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
+ENTRY: Final = msgspec.msgpack.Decoder(Witness | Ended)
+"""Both read what the walk has checked: nothing is checked again."""
+
+
+class Posting(IntEnum):
+    """The lists of positions, each by a text of its own, and some by a number beside it."""
+
+    KIND = 0
+    PATH = 1
+    """By the path that its bytes are at."""
+    NODE = 2
+    """By the node whose clock it is by."""
+    ABOUT = 3
+    """By the domain that it is about: what is told of its leases, and frames written under them."""
+    TOLD = 4
+    """The same without frames."""
+    BAG = 5
+    """Frames, by the log and the beginning of their bag."""
+    FILE = 6
+    """Frames, by their data file."""
+    LISTED = 7
+    """Bags that were closed, by path."""
+    CEILING = 8
+    SESSION = 9
+    SESSION_OVER = 10
+
+
+MORE: Final = {
+    Posting.PATH: ("offset",),
+    Posting.BAG: ("last",),
+    Posting.SESSION: ("last",),
+    Posting.TOLD: ("first", "last"),
+}
+"""What a list holds of each of its events beside the position."""
+
+
+def session_key(run: bytes, identifier: bytes) -> str:
+    """Return by what a session lease is found."""
+    return f"{run.hex()}/{identifier.hex()}"
+
+
+class _Block:
+    """Events that lie together, each read when it is asked for."""
+
+    def __init__(self, rows: bytes, leases: bytes) -> None:
+        self.rows: Rows = np.frombuffer(rows, EVENT)
+        self.leases: Rows = np.frombuffer(leases, _LEASE_READ)
+        self.events: list[Event | None] = [None] * len(self.rows)
+
+
+def _kept[T](db: Database, size: int, sql: str, made: Callable[..., T]) -> Callable[[int], T]:
+    """Return what reads a row by its number; those that were asked for last are in memory."""
+
+    def asked(number: int) -> T:
+        (row,) = db.execute(sql, (number,))
+        return made(*row)
+
+    return lru_cache(size)(asked)
+
+
+class StoredEvents(Sequence[Event]):
+    """All events in order of time; those that were asked for last are in memory."""
+
+    def __init__(self, db: Database) -> None:
+        self._count = self._size = 0
+        for number, rows in db.execute("SELECT number, length(rows) FROM block ORDER BY number DESC LIMIT 1"):
+            ((first,),) = db.execute("SELECT length(rows) FROM block WHERE number = 0")
+            self._size = first // EVENT.itemsize
+            self._count = number * self._size + rows // EVENT.itemsize
+        self._db = db
+        # Of the database, not of this: who lets go of a timeline lets go of the file.
+        piece = "SELECT value FROM piece WHERE id = ?"
+        self._block = _kept(db, BLOCKS_AT_HAND, "SELECT rows, leases FROM block WHERE number = ?", _Block)
+        self._piece = _kept(db, PIECES_AT_HAND, piece, bytes)
+        self._text = _kept(db, NAMES_AT_HAND, "SELECT text FROM text WHERE id = ?", str)
+        self._batch = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(StatedBatch).decode)
+        self._file = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(FrameFile).decode)
+        self._clock = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(ClockReading).decode)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield every event, each read when it is asked for."""
+        return self.at(range(1, self._count + 1))
+
+    def __getitem__(self, number: int) -> Event:  # type: ignore[override]
+        """Return an event by its number in order of time, from 0 up."""
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        block, place = self._block(number // self._size), number % self._size
+        event = block.events[place]
+        if event is None:
+            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), block, place)
+        return event
+
+    def _read(self, row: EventRow, block: _Block, place: int) -> Event:
+        if row.clock:
+            leases = block.leases[block.leases["event"] == place]
+            file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
+            return FrameWritten(
+                instant_ns=row.instant,
+                place=(f"writer {file.writer}", file.incarnation, row.place, 0),
+                clock=clock,
+                where=Evidence(self._text(row.path), row.offset, row.length),
+                log=file.log,
+                bag_ns=file.bag_ns,
+                file=file.file,
+                writer=file.writer,
+                incarnation=file.incarnation,
+                sequence=row.place,
+                messages=row.messages,
+                first_ns=row.first,
+                last_ns=row.last,
+                accepted=(0, row.messages),
+                accepted_ns=span,
+                listed=True,
+                void_because="",
+                leases=tuple((self._text(domain), cid) for _, domain, cid in leases.tolist()),
+                begins=row.begins,
+            )
+        raw = self._piece(row.piece)[row.at : row.at + row.size]
+        if not row.stated:
+            event = WHOLE[row.kind].decode(raw)
+            return msgspec.structs.replace(event, begins=True) if row.begins else event
+        where = Evidence(self._text(row.path), row.offset, row.length)
+        return next(self._batch(row.stated).told(ENTRY.decode(raw), b"", row.place, where))[0]
+
+    # Positions.
+
+    def instant(self, position: int) -> Instant:
+        """Return the instant of the event at a position; 0 for 0."""
+        number = position - 1
+        return int(self._block(number // self._size).rows["instant"][number % self._size]) if position else 0
+
+    def until(self, instant: Instant, *, without: bool = False) -> int:
+        """Return how many events lie at or before an instant; ``without``: only before it."""
+        at = min(instant, 2**63 - 1)
+        sql = f"SELECT number FROM block WHERE instant {'<' if without else '<='} ? ORDER BY instant DESC, number DESC"  # noqa: S608 - ours
+        for (number,) in self._db.execute(f"{sql} LIMIT 1", (at,)):
+            instants = self._block(number).rows["instant"]
+            return int(number) * self._size + int(np.searchsorted(instants, at, "left" if without else "right"))
+        return 0
+
+    def at(self, positions: Iterable[int]) -> Iterator[Event]:
+        for position in positions:
+            yield self[position - 1]
+
+    def listed(self, posting: Posting, key: str, part: int = 0) -> NDArray[np.uint32]:
+        return self.listed_with(posting, key, part)[0]
+
+    def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
+        """Return a list of positions, and the rows of what it holds beside them."""
+        nothing = np.zeros(0, np.uint32), np.zeros((len(MORE.get(posting, ())), 0), np.int64)
+        return next(self.lists(posting, key, part, part + 1), nothing)
+
+    def lists(self, posting: Posting, key: str, first: int, end: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
+        """Yield the lists of one key whose numbers lie within [first, end), the highest first."""
+        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part >= ? AND part < ?"
+        for positions, more in self._db.execute(f"{sql} ORDER BY part DESC", (posting, key, first, end)):
+            found = np.frombuffer(positions, "<u4")
+            yield found, np.frombuffer(more, "<i8").reshape(-1, len(found))
+
+    def beginning_at(self, where: Evidence) -> list[int]:
+        positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
+        return [int(each) for each in positions[offsets == where.offset]]
+
 
 _finding: Final = msgspec.json.Decoder(Finding)
 CHECKPOINT_EVENTS: Final = 1_024
@@ -91,7 +318,6 @@ class Timeline:
         return StateAt(instant, self.end_ns, position, self.findings_until(instant), *working.layers())
 
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
-        """Return the findings whose evidence was complete at an instant."""
         return tuple(finding for _, finding in self.findings[: self.findings_by(instant)])
 
     def findings_by(self, instant: Instant) -> int:
@@ -117,26 +343,18 @@ class Timeline:
             if log is None or about_log(event, log):
                 yield position + 1, event
 
-    def next_closing(self, instant: Instant) -> Instant | None:
-        """Return when the next bag after an instant was closed, or None."""
+    def closing(self, instant: Instant, *, back: bool) -> Instant | None:
+        """Return when the next bag after an instant was closed, or the last before it; None: there is none."""
         closed = self.events.listed(Posting.KIND, BagClosed.__name__)
-        after = closed[np.searchsorted(closed, self.position(instant), "right") :]
-        return self.events.instant(int(after[0])) if len(after) else None
+        position = self.position_before(instant) if back else self.position(instant)
+        place = int(np.searchsorted(closed, position, "right")) - back
+        return self.events.instant(int(closed[place])) if 0 <= place < len(closed) else None
 
-    def previous_closing(self, instant: Instant) -> Instant | None:
-        """Return when the last bag before an instant was closed, or None."""
-        closed = self.events.listed(Posting.KIND, BagClosed.__name__)
-        before = closed[: np.searchsorted(closed, self.position_before(instant), "right")]
-        return self.events.instant(int(before[-1])) if len(before) else None
-
-    def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        place = bisect_right(self.findings, instant, key=lambda each: each[0])
-        return self.findings[place] if place < len(self.findings) else None
-
-    def previous_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        """Return the last finding before an instant, or None."""
-        place = bisect_left(self.findings, instant, key=lambda each: each[0])
-        return self.findings[place - 1] if place else None
+    def finding(self, instant: Instant, *, back: bool) -> tuple[Instant, Finding] | None:
+        """Return the next finding after an instant, or the last before it; None: there is none."""
+        search = bisect_left if back else bisect_right
+        place = search(self.findings, instant, key=lambda each: each[0]) - back
+        return self.findings[place] if 0 <= place < len(self.findings) else None
 
     def density(self, first: Instant, last: Instant, cells: int) -> list[int]:
         """Return how many events lie in each of so many equal parts of [first, last]."""

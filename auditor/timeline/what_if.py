@@ -11,17 +11,15 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from auditor.evidence.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
+from auditor.evidence.finding import FORGED, Evidence, Finding, Times, found, in_order
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.rules.chains import check_heads, counting, followed
+from auditor.rules.chains import check_heads, cluster_facts
 from auditor.rules.history import (
-    ClusterFacts,
     ceiling_chains,
     domain_history,
     head_facts,
-    runs,
     session_histories,
 )
 from auditor.rules.leases import check_domain
@@ -29,14 +27,15 @@ from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.units import rfc3339
 
-from ..columns.events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
-from ..columns.index import Coverage, Index, Use, temporary_database
-from ..columns.parts import EvidenceSource, LedgersSeen, Part, PartMaker
+from ..columns.audit_file import temporary_database
+from ..columns.events import AS_IT_WAS, BagClosed, WhatIf
+from ..columns.index import Coverage, Index, Use
+from ..columns.parts import EvidenceSource, LedgersSeen, Part
 from ..walk.bags import BagWalk
 from ..walk.facts import Facts, Gathering, JudgedFrame
 from ..walk.shards import ShardWalk
 from .timeline_reader import Timeline
-from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
+from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings
 
 
 def read_one_by_one(
@@ -55,7 +54,7 @@ def read_one_by_one(
     Returns the evidence for rules, as it was, if that is asked for. Never raises for what is in the tree. Costs five
     times an audit, which judges most of a tree by columns.
     """
-    told, done = PartMaker(), 0
+    told, done = Part(), 0
     reading = EvidenceSource(tree, records, signatures, one_by_one=True)
     if not evidence:
         reading.keep = lambda _: []
@@ -79,17 +78,8 @@ def read_one_by_one(
                 done += 1
                 if progress:
                     progress(done, place.path)
-    return told.done([*shards.chunks(), *bags.frames.chunks()])
-
-
-class _NothingMissing(Coverage):
-    """Says nothing about what is not there: a lens takes nothing away."""
-
-    def missing_frame(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
-        return None
-
-    def missing_within(self, first_ns: int, last_ns: int) -> Verdict | None:  # noqa: ARG002 - the interface of Coverage
-        return None
+    told.columns = [*shards.chunks(), *bags.frames.chunks()]
+    return told.done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +115,16 @@ def judged_timeline(
 
     def judged(frame: JudgedFrame) -> None:
         findings.extend(_frame(frame, records, lens))
-        if frame.event.listed is not False and frame.evidence.refusal is None:
-            for lease in frame.event.leases:
-                uses.setdefault(lease, []).append(_use(frame.event))
+        event = frame.event
+        if event.listed is not False and frame.evidence.refusal is None:
+            accepted, span = event.accepted_count if event.listed else 0, event.accepted_ns
+            first, last = span or (event.first_ns, event.last_ns)
+            signed_ns = event.clock.latest_ns
+            use = Use(
+                event.where, event.messages, accepted, first, last, proven=True, settle_to_ns=0, signed_ns=signed_ns
+            )
+            for lease in event.leases:
+                uses.setdefault(lease, []).append(use)
 
     try:
         part = read_one_by_one(
@@ -138,9 +135,13 @@ def judged_timeline(
     finally:
         index.close()
     writer = TimelineWriter(temporary_database())
-    writer.take(told.chunks())
-    for event in written_timeline(writer, ()).kinds(BagClosed):
-        findings += _closed(event)
+    writer.take(told.encoded())
+    for event in writer.write().kinds(BagClosed):
+        said = event.clock
+        if said is not None and said.latest_ns < event.end_ns:
+            reason = f"the bag was closed at {rfc3339(said.midpoint_ns)}, before its end at {rfc3339(event.end_ns)}"
+            times: Times = {"the stamp": (said.earliest_ns, said.latest_ns), "the end": event.end_ns}
+            findings.append(found("premature-lock", event.where.path, reason, [event.where], times))
     ordered = in_order(findings)
     keep_findings(writer.db, ordered)
     timeline = Timeline(writer.db)
@@ -164,14 +165,6 @@ def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterat
     yield from stamp_after_frame(judged.evidence, judged.closed)
 
 
-def _closed(event: BagClosed) -> Iterator[Finding]:
-    clock = event.clock
-    if clock is not None and clock.latest_ns < event.end_ns:
-        reason = f"the bag was closed at {rfc3339(clock.midpoint_ns)}, before its end at {rfc3339(event.end_ns)}"
-        times: Times = {"the stamp": (clock.earliest_ns, clock.latest_ns), "the end": event.end_ns}
-        yield found("premature-lock", event.where.path, reason, [event.where], times)
-
-
 # Leases: the audit's own histories and rules, with signed times and uses as the lens shows them.
 
 
@@ -183,17 +176,8 @@ def _leases(
     }
     ceilings, policies = ceiling_chains(index), Policies(records.widest)
     yield from check_heads(heads.values(), ceilings, policies)
-    cluster = ClusterFacts(
-        runs=runs(heads.values()),
-        heads=heads,
-        ceilings=ceilings,
-        finished=frozenset(seen.stopped),
-        maps=records.maps,
-        follows=followed(ceilings, records.maps),
-        counts=counting(heads.values()),
-        coverage=_NothingMissing(index, 0),
-        policies=policies,
-    )
+    nothing = Coverage(Index(), 0)  # says nothing about what is not there: a lens takes nothing away
+    cluster = cluster_facts(heads, ceilings, records, seen, policies, nothing)
     sessions = session_histories(index, cluster)
     domains = index.all_domains()
     for rows in (rows for bucket in index.buckets() for rows in index.rows_of(bucket, domains)):
@@ -205,10 +189,3 @@ def _leases(
             for lease in earlier.leases:
                 lease.uses = [replace(use, staying=use.staying and use.where not in both) for use in lease.uses]
         yield from check_domain(history, cluster)
-
-
-def _use(written: FrameWritten) -> Use:
-    accepted = written.accepted_count if written.listed else 0
-    first, last = written.accepted_ns or (written.first_ns, written.last_ns)
-    signed_ns = written.clock.latest_ns
-    return Use(written.where, written.messages, accepted, first, last, proven=True, settle_to_ns=0, signed_ns=signed_ns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -33,7 +32,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
 from ..columns.frames import BagRules, JudgedFile, cut
-from ..columns.parts import EvidenceSource, PartMaker
+from ..columns.parts import EvidenceSource, Part
 from ..evidence.finding import Evidence, Finding
 from ..evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
 from ..evidence.tree import (
@@ -55,7 +54,7 @@ from .listed import FrameJudge
 class BagWalk:
     """Audits racks, one after another, each by itself."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
         self.frames = FrameJudge(reading, told, timeline)
         self._timeline = timeline
@@ -63,7 +62,6 @@ class BagWalk:
         self._tree = reading.tree
         self._records = reading.records
         self._told = told
-        self._part = told.part
         self._log: Grid | None = None
         """The log that is being walked."""
 
@@ -85,7 +83,7 @@ class BagWalk:
     def barred(self, log: str, start_ns: Instant = 0, end_ns: Instant = INSTANT_MAX) -> None:
         """Say of what may be a directory that nobody can look into it: nothing is missing that may be there."""
         self._unseen(log, start_ns, end_ns, ())
-        self._told.add_unread("", start_ns, end_ns)
+        self._told.unread.append(("", start_ns, end_ns))
 
     def pass_over(self, rack: Rack) -> None:
         """Say of a rack that nobody reads it: what may be missing from the tree may be there."""
@@ -130,10 +128,9 @@ class BagWalk:
     def _check_clock(self, what: str, token: SignedTime, where: Evidence) -> None:
         widest = self._records.widest
         beyond = Policies(widest).check_clock(what, token, where)
-        self._part.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
+        self._told.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
 
     def off_grid(self, path: str) -> None:
-        """Say that a directory is no rack or bag of its log."""
         self._told.found(
             "off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)]
         )
@@ -266,7 +263,7 @@ class BagWalk:
     def _retained(self, listing: RackListing, seal: SealFacts, files: list[str]) -> None:
         """Say what is gone: by retention, which leaves a mark, or by somebody's hand."""
         rack = listing.rack
-        self._part.counts.bags += len(seal.locks)
+        self._told.counts.bags += len(seal.locks)
         self._unseen(rack.log, rack.start_ns, rack.end_ns, files)
         reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
         if listing.retained:
@@ -298,7 +295,7 @@ class BagWalk:
     def _missing_bag(self, listing: RackListing, name: str, raw: bytes, seal: SealFacts | None) -> None:
         """A bag that the seal knows and the copy lacks. ``seal``: None where something else says so already."""
         path = f"{listing.rack.path}/{name}"
-        self._part.counts.bags += 1
+        self._told.counts.bags += 1
         lock, _ = open_lock(raw, path)
         held = f"the bag {path}, closed with {len(lock.entries)} files"
         reason = f"the rack was sealed with {held}; it is not there, {bag_rules.NO_PACK}"
@@ -314,7 +311,7 @@ class BagWalk:
     ) -> None:
         """Audit a bag. ``sweeping``: its rack held no files, so directories go without a pack. ``swept``: it went."""
         bag = listing.bag
-        self._part.counts.bags += 1
+        self._told.counts.bags += 1
         closed = "bag has a lock file" if listing.locked and pack is None and not sweeping else None
         self._prelock(bag.path, begun=listing.begun, closed=closed)
         self._told.report(*bag_rules.foreign_files(bag.path, listing.foreign))
@@ -323,7 +320,7 @@ class BagWalk:
         else:  # its directory may be void
             raw, where = seal.locks[bag.name], seal.where
         if raw is None and not listing.locked:
-            self._part.counts.provisional += 1
+            self._told.counts.provisional += 1
             self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=False)
             self._open_bag(listing)
             return
@@ -343,10 +340,16 @@ class BagWalk:
         self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, late))
         if seal is not None:
             self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
+
+        def policy_of(named: int) -> Policy | None:
+            """Return the policy by which a frame of the bag is judged; say so where it is not there."""
+            if 1 <= named <= lock.policy_number and self._records.missing(Kind.POLICY, named):
+                self._told.report(bag_rules.missing_record(Kind.POLICY, named))
+            return self._records.judging(named, lock.policy_number)
+
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policies.get(lock.policy_number)
-        policy_of = functools.partial(self._policy_of, limit=lock.policy_number)
         by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
         blind = self._listed(listing, by, pack)
         closed_ns = token.interval.earliest if token and counts else 0
@@ -396,9 +399,9 @@ class BagWalk:
         except Damaged as problem:
             self._told.found("damaged-lock", where.path, problem.message, [where])
             return None
-        self._part.trust_named.add(lock.trust_number)
+        self._told.trust_named.add(lock.trust_number)
         if self._records.missing(Kind.TRUST, lock.trust_number):
-            self._part.doubted = True
+            self._told.doubted = True
             self._records.doubt_keys()
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
@@ -408,15 +411,9 @@ class BagWalk:
         self._told.report(*findings)
         if token is not None:
             self._check_clock(f"{bag.path}/{LOCK}", token, where)
-            take_latest(self._part.trust_closed, {lock.trust_number: token.interval.earliest})
-            take_latest(self._part.policy_closed, {lock.policy_number: token.interval.earliest})
+            take_latest(self._told.trust_closed, {lock.trust_number: token.interval.earliest})
+            take_latest(self._told.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
-
-    def _policy_of(self, named: int, limit: int) -> Policy | None:
-        """Return the policy by which a frame of a bag is judged; say so where it is not there."""
-        if 1 <= named <= limit and self._records.missing(Kind.POLICY, named):
-            self._told.report(bag_rules.missing_record(Kind.POLICY, named))
-        return self._records.judging(named, limit)
 
     def _listed(self, listing: BagListing, by: BagRules, pack: RackPack | None) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
@@ -453,7 +450,7 @@ class BagWalk:
         """Remember that its writer's frames of a span of time may be in a file that nobody can read."""
         name = parse_data_name(path.rpartition("/")[2])
         if name is not None:
-            self._told.add_unread(name.writer, start_ns, end_ns)
+            self._told.unread.append((name.writer, start_ns, end_ns))
 
     def _open_bag(self, listing: BagListing) -> None:
         """Read what an open bag holds, as evidence only: nothing in it is judged, and equal frames count once."""

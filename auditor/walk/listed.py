@@ -21,11 +21,10 @@ from timeagent.units import INSTANT_MAX
 
 from ..columns import frames, layout
 from ..columns.events import FrameColumns
-from ..columns.frames import FrameBatch, FrameTokens, JudgedFile
+from ..columns.frames import FrameBatch, FrameTokens, JudgedFile, Witnesses
 from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
-from ..columns.parts import EvidenceSource, PartMaker
+from ..columns.parts import EvidenceSource, Part
 from ..columns.records import Shapes
-from ..columns.witnesses import Witnesses
 from ..evidence.finding import Evidence
 from ..evidence.records import Stranger
 from ..evidence.signatures import FrameEvidence, HeldWitness
@@ -41,14 +40,13 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 class FrameJudge:
     """Judges the frames of one file after another, and gathers the columns of one rack."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None = None) -> None:
         """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
         self._timeline = timeline
         self._reading = reading
         self._records = reading.records
         self._told = told
-        self._part = told.part
-        self._doubts = {Kind.TRUST: told.part.unknown_keys, Kind.POLICY: told.part.beyond_policy}
+        self._doubts = {Kind.TRUST: told.unknown_keys, Kind.POLICY: told.beyond_policy}
         """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
         self._rows, self._uses, self._entries = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, ENTRIES))
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
@@ -60,7 +58,6 @@ class FrameJudge:
         self._newest_of_frames: SignedTime | None = None
 
     def chunks(self) -> list[Chunk]:
-        """Return all columns that were gathered."""
         return [*self._rows.chunks(), *self._uses.chunks(), *self._entries.chunks()]
 
     def file(self, file: JudgedFile) -> None:
@@ -108,7 +105,6 @@ class FrameJudge:
         self._rank += len(several)
 
     def _frame(self, frame: FrameEvidence, file: JudgedFile, rank: int) -> None:
-        """Audit one frame of a listed file."""
         by, seen, after = file.by, file.by.seen, file.by.after
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
         self._told.report(*misplaced)
@@ -138,9 +134,9 @@ class FrameJudge:
         accepted, first, last = judgement.span(frame.frame.timestamps)
         if accepted:
             seen.add(digest)
-        self._part.counts.messages += accepted
-        self._part.counts.rejected += len(judgement.accepted) - accepted
-        self._part.trust_named.add(min(frame.frame.head.trust_number, by.lock.trust_number))
+        self._told.counts.messages += accepted
+        self._told.counts.rejected += len(judgement.accepted) - accepted
+        self._told.trust_named.add(min(frame.frame.head.trust_number, by.lock.trust_number))
         self._keep(frame, digest, accepted, (first, last), rank, counts=by.counts)
 
     def _check_records(self, frame: FrameEvidence, lock: LockFile, lock_where: Evidence) -> None:
@@ -165,7 +161,7 @@ class FrameJudge:
         """Remember a frame of a bag that is still open, as evidence only."""
         self.flush()
         timestamps = frame.frame.timestamps
-        self._part.trust_named.add(frame.frame.head.trust_number)
+        self._told.trust_named.add(frame.frame.head.trust_number)
         self._keep(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank, counts=True)
         self._rank += 1
 
@@ -250,8 +246,8 @@ class FrameJudge:
         self._keep_frames(batch, tokens, chosen, rank)
         self._keep_uses(batch, witnesses, tokens, clean, rank)
         self._tell_heads(batch, witnesses, clean, rank)
-        self._part.counts.messages += int(batch.counts[chosen].sum())
-        self._part.trust_named.update(np.unique(batch.trust_number[chosen]).tolist())
+        self._told.counts.messages += int(batch.counts[chosen].sum())
+        self._told.trust_named.update(np.unique(batch.trust_number[chosen]).tolist())
         for token in tokens.of(chosen):
             self._told.saw(token)
         for number, file in zip(chosen.tolist(), batch.file[chosen].tolist(), strict=True):

@@ -29,9 +29,8 @@ from appliance.formats.witness import (
 from timeagent.errors import Damaged
 
 from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, Column, HeadName, small
-from ..columns.parts import EvidenceSource, PartMaker
-from ..columns.records import Records, Shapes
-from ..columns.witnesses import entry_rows
+from ..columns.parts import EvidenceSource, Part
+from ..columns.records import Records, Shapes, entry_rows
 from ..evidence.finding import Evidence, Verdict, found
 from ..evidence.records import RECORD_BYTES_MAX
 from ..evidence.signatures import head_refusal
@@ -59,7 +58,7 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: Facts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes all that is found.
 
         ``timeline``: told of all that columns do not take.
@@ -75,13 +74,12 @@ class ShardWalk:
         self._records = reading.records
         self._signatures = reading.signatures
         self._told = told
-        self._ledgers = told.part.ledgers
+        self._ledgers = told.ledgers
         self._missing_maps: set[int] = set()
         self._waiting: list[_Block] = []
         self._entries = 0
 
     def walk_chains(self) -> None:
-        """Audit every ceiling record, by itself."""
         for file in self._tree.chains():
             self._map(file.map_number)
             data = self._tree.read(file.path, RECORD_BYTES_MAX)
@@ -89,7 +87,6 @@ class ShardWalk:
                 self._ceiling(data, Evidence(file.path, 0, len(data)), file)
 
     def ledger(self, file: LedgerFile) -> None:
-        """Audit every block of a ledger file, by itself."""
         self._map(file.map_number)
         for piece in self._tree.pieces(file.path):
             if isinstance(piece, Rest):
@@ -127,7 +124,7 @@ class ShardWalk:
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
         self._told.refused(findings, keys, record.time, signed.key_id)
         if not findings:
-            self._told.add_ceiling(place[:2], record.number, data, where)
+            self._told.ceilings.append((place[:2], record.number, data, self._told.place(where)))
             if self._timeline:
                 self._timeline.ceiling(record, data, where)
 
@@ -216,7 +213,6 @@ class ShardWalk:
         return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
     def chunks(self) -> list[Chunk]:
-        """Return all columns that were gathered."""
         return self._rows.chunks()
 
     def _is_readable(self, each: _Block) -> bool:

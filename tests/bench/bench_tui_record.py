@@ -137,7 +137,7 @@ def beginnings(timeline: Timeline, part: int) -> dict[str, int]:
     All bags of the corpus are closed at one instant: steps by them lead there.
     """
     start, end = timeline.start_ns, timeline.end_ns
-    closing = timeline.next_closing(start) or end
+    closing = timeline.closing(start, back=False) or end
     anywhere = start + (end - start) * part // ROUNDS
     return {
         IDLE: anywhere,

@@ -225,7 +225,7 @@ MUTANTS: dict[str, Fault] = {
         acceptance,
         "Judge._standing",
         "= (session.expiry_ns,",
-        "= (max((each.expiry_ns for each in sessions.values())),",
+        "= (max((each.expiry_ns for each, _ in sessions.values())),",
         bags.test_lease_is_over_with_its_own_session_lease,
         ((0, 1),),
     ),

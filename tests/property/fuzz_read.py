@@ -27,10 +27,9 @@ from appliance.formats.framing import FrameHead, Kind, pack
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry
-from auditor.columns.frames import cut
+from auditor.columns.frames import check_paths, cut
 from auditor.columns.layout import NotPlain
 from auditor.columns.records import Records, Reference, Shape, Shapes
-from auditor.columns.witnesses import check_paths
 from tests.support.native import loaded
 from timeagent import core
 from timeagent.canonical import decode, encode

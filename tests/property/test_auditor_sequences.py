@@ -55,7 +55,7 @@ def by_columns(frames: list[dict[str, Any]]) -> Told:
     for rank, frame in enumerate(frames):
         maker.add_one(rank=rank, **frame)
     for chunk in maker.chunks():
-        bucket.take(0, chunk.names, chunk.rows)
+        bucket.take(0, chunk, chunk.data)
     found: Told = set()
     for finding in check_sequences(bucket, Coverage(index, SETTLED_NS)):
         places = sorted(f"{each.path} {each.offset}" for each in finding.evidence)

@@ -357,7 +357,7 @@ LEASES: tuple[Mutant, ...] = (
         one(
             decisions,
             "conflicts",
-            "return (one, other) not in _COMPATIBLE",
+            "return other not in _BESIDE[one]",
             "return 'X' in (one, other)",
         ),
         "overlap",

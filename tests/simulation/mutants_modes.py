@@ -11,9 +11,9 @@ MODES: tuple[Mutant, ...] = (
         one(
             decisions,
             "conflicts",
-            "return (one, other) not in _COMPATIBLE",
-            "from appliance.formats.lease import _COMPATIBLE\n"
-            "return (one, other) not in _COMPATIBLE and (one, other) != ('S', 'IX')",
+            "return other not in _BESIDE[one]",
+            "from appliance.formats.lease import _BESIDE\n"
+            "return other not in _BESIDE[one] and (one, other) != ('S', 'IX')",
         ),
         "overlap",
         "shares",
@@ -23,9 +23,9 @@ MODES: tuple[Mutant, ...] = (
         one(
             decisions,
             "conflicts",
-            "return (one, other) not in _COMPATIBLE",
-            "from appliance.formats.lease import _COMPATIBLE\n"
-            "return (one, other) not in _COMPATIBLE and (one, other) != ('SIX', 'IX')",
+            "return other not in _BESIDE[one]",
+            "from appliance.formats.lease import _BESIDE\n"
+            "return other not in _BESIDE[one] and (one, other) != ('SIX', 'IX')",
         ),
         "exclusion",
         "shares",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.columns import index as index_file
+from auditor.columns import audit_file
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report import comparing
@@ -73,5 +73,5 @@ def test_parts_of_one_history_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patches:
         plant(patches, comparing, "_whole_at", "isinstance(each, Piece)", "True")
         assert any("differ from offset" in each for each in wrong(tmp_path / "damaged"))
-    plant(monkeypatch, index_file, "PartStore.state", "sorted(tree.below(unit.path))", "[]")
+    plant(monkeypatch, audit_file, "PartStore.state", "sorted(tree.below(unit.path))", "[]")
     assert any("by what was kept" in each for each in wrong(tmp_path / "kept"))

@@ -41,18 +41,22 @@ FAULTS: dict[str, tuple[str, tuple[Break, ...]]] = {
         "leases",
         (
             (merkle, "tree", "left + right", "right + left"),
-            (merkle, "_node_hash", "left + right", "right + left"),
+            (
+                merkle,
+                "KnownPaths.holds",
+                "sibling + current if position & 1 else current + sibling",
+                "current + sibling if position & 1 else sibling + current",
+            ),
         ),
     ),
     "a Merkle path leads nowhere, and nobody follows it": (
         "leases",
         (
             (merkle, "joined_paths", "below.append(b''.join((before, right, above)))", "below.append(before + left)"),
-            (merkle, "root_of_path", "return current if used == len(path) else None", "return current"),
             (
                 acceptance,
                 "Judge._read_witness",
-                "root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root",
+                "not KnownPaths(head.count, head.root).holds(signed.entry, signed.index, signed.path)",
                 "None",
             ),
         ),

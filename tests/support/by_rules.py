@@ -27,8 +27,8 @@ def all_suspect() -> Iterator[None]:
 
     def every_domain(
         entries: RowBucket, uses: RowBucket, _heads: object, _sessions: object, _cluster: object
-    ) -> suspects.DomainsSeen:
-        return suspects.DomainsSeen([*entries.names.values, *uses.names.values], 0)
+    ) -> tuple[list[str], int]:
+        return [*entries.names.values, *uses.names.values], 0
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FrameJudge, "by_columns", lambda *_: None)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from auditor.columns.events import Event, Place
     from auditor.columns.layout import ShardName
     from auditor.evidence.finding import Evidence, Finding
-    from auditor.timeline.event_store import StoredEvents
+    from auditor.timeline.timeline_reader import StoredEvents
     from auditor.walk.facts import Mark
     from timeagent.units import Instant
 
@@ -134,13 +134,12 @@ class PlainTimeline(Timeline):
         """Return how many events lie before an instant."""
         return bisect_left(self._instants, instant)
 
-    def next_closing(self, instant: Instant) -> Instant | None:
-        """Return when the next bag after an instant was closed, or None."""
-        return self._closing(range(self.position(instant), len(self.events)))
-
-    def previous_closing(self, instant: Instant) -> Instant | None:
-        """Return when the last bag before an instant was closed, or None."""
-        return self._closing(range(self.position_before(instant) - 1, -1, -1))
+    def closing(self, instant: Instant, *, back: bool) -> Instant | None:
+        """Return when the next bag after an instant was closed, or the last before it; None: there is none."""
+        after, before = range(self.position(instant), len(self.events)), range(self.position_before(instant))
+        numbers = reversed(before) if back else after
+        closed = (event for event in map(self.events.__getitem__, numbers) if isinstance(event, BagClosed))
+        return next((event.instant_ns for event in closed), None)
 
     # What is about something.
 
@@ -218,10 +217,6 @@ class PlainTimeline(Timeline):
         """Return the numbers of the events from one to another that are about a domain; of all, if None."""
         numbers = range(start, end)
         return numbers if domain is None else (n for n in numbers if about_domain(self.events[n], domain))
-
-    def _closing(self, positions: range) -> Instant | None:
-        closed = (event for event in map(self.events.__getitem__, positions) if isinstance(event, BagClosed))
-        return next((event.instant_ns for event in closed), None)
 
     def _placed(self, findings: list[Finding]) -> list[tuple[Instant, Finding]]:
         """Return the findings with the instant at which the last of what each rests on had happened, in that order."""

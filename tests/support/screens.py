@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -268,16 +269,15 @@ class HandFeed(Feed):
         self.source.at = instant
         self.hand_over()
 
-    def do[T](
-        self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]
-    ) -> None:
+    def do[T](self, body: Callable[[], T], failed: Callable[[BaseException], None]) -> Future[T | TenureError]:
         """At once, on the screen's own thread."""
         del failed
+        found: Future[T | TenureError] = Future()
         try:
-            found: T | TenureError = body()
+            found.set_result(body())
         except TenureError as problem:
-            found = problem
-        take(found)
+            found.set_result(problem)
+        return found
 
     def stop(self) -> None:
         self.stopped = True

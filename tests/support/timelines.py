@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from auditor.audit import audit_with_timeline
-from auditor.columns.index import temporary_database
-from auditor.timeline.timeline_writer import TimelineWriter, written_timeline
+from auditor.columns.audit_file import temporary_database
+from auditor.timeline.timeline_writer import TimelineWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,4 +24,4 @@ def read_timeline(tree: Tree, *, signatures: Signatures | None = None, findings:
 
 def empty_timeline() -> Timeline:
     """Return the timeline of a tree that tells nothing."""
-    return written_timeline(TimelineWriter(temporary_database()), ())
+    return TimelineWriter(temporary_database()).write()

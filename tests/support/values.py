@@ -1,6 +1,7 @@
 """One value of each format, always the same: fixed keys, fixed instants, fixed names."""
 
 import hashlib
+from collections.abc import Sequence
 
 import msgspec
 
@@ -351,7 +352,7 @@ def all_files() -> dict[str, bytes]:
 def witness_refused(signed: SignedWitness, keyring: Keyring, cluster_id: bytes) -> str | None:
     """Why a witness proves nothing, or None: path, head signature and signed time all verify."""
     head = signed.batch_head()
-    if merkle.root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root:
+    if root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root:
         return "the witness is not in the batch that its head signs"
     return head_refused(signed.head, signed.signature, keyring, cluster_id)
 
@@ -359,3 +360,18 @@ def witness_refused(signed: SignedWitness, keyring: Keyring, cluster_id: bytes) 
 def root_and_paths(leaves: list[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
     levels = merkle.tree(leaves)
     return levels[-1][0], [merkle.path(levels, index) for index in range(len(leaves))]
+
+
+def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bytes | None:
+    """Return the root that a leaf and its path lead to, or None if the path does not fit index and count."""
+    if not 0 <= index < count:
+        return None
+    current, rest = hashlib.sha256(b"\0" + leaf).digest(), list(path)
+    while count > 1:
+        if index ^ 1 < count:
+            if not rest:
+                return None
+            sibling = rest.pop(0)
+            current = hashlib.sha256(b"\1" + (sibling + current if index & 1 else current + sibling)).digest()
+        index, count = index >> 1, (count + 1) >> 1
+    return None if rest else current

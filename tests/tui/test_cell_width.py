@@ -12,7 +12,7 @@ from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tests.tui.piloting import text_at
 from tui.app import TopApp
 from tui.model.state import Cell
-from tui.model.tables import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
+from tui.model.tables import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of
 from tui.screens.cluster import LeaseList
 
 NAMES = (
@@ -45,14 +45,6 @@ def test_cells_are_counted_as_the_library_counts_them() -> None:
     for code in (*range(0x20, 0x7F), *range(0x80, 0x3100), *range(0xAC00, 0xAC10), *range(0x1F300, 0x1F700)):
         text = f"a{chr(code)}"
         assert cells_of(text) == cell_len(text), hex(code)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_wrapped_text_keeps_its_width_and_loses_no_word(name: str) -> None:
-    text = f"{name} first second {name}/third fourth"
-    lines = [text[first:end] for first, end in wrapped_ranges(text, 12)]
-    assert all(cell_len(line) <= 12 for line in lines)
-    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
 
 
 def test_table_with_wide_names_is_aligned() -> None:

@@ -11,7 +11,7 @@ from tests.support.shares import sampled
 from tests.tui.piloting import drive, seen
 from timeagent.showing import UNICODE
 from tui.app import TopScreen
-from tui.model import findings, gantt, replaying
+from tui.model import findings, replaying
 from tui.model.state import Cell
 from tui.model.words import BAG_CELLS, CONDITION_CELLS
 from tui.widgets import bag_grid
@@ -28,8 +28,15 @@ MARKS: dict[str, tuple[str, ...]] = {
     "4": ("●", "◐", "✗", "·", "…", "├━━┤", UNICODE.beyond_low, UNICODE.beyond_high, UNICODE.shared),
     "5": tuple(mark for mark, _ in (*findings.FINDING_MARKS.values(), *findings.CHECKED.values())),
     "6": (
-        *(*gantt.BARS.values(), gantt.TENTATIVE, gantt.OVER, gantt.CLASH, gantt.FLOOR, gantt.SETTLE),
-        *(*gantt.SCRUBBER_MARKS.values(), gantt.CURSOR, gantt.ON_FINDING),
+        *(
+            *replaying.BARS.values(),
+            replaying.TENTATIVE,
+            replaying.OVER,
+            replaying.CLASH,
+            replaying.FLOOR,
+            replaying.SETTLE,
+        ),
+        *(*replaying.SCRUBBER_MARKS.values(), replaying.CURSOR, replaying.ON_FINDING),
         *(*replaying.BAG_MARKS.values(), replaying.DAMAGED, *map(str.strip, replaying.EVENT_MARKS.values())),
     ),
 }

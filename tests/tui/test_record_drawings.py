@@ -27,7 +27,7 @@ from tests.support.timelines import empty_timeline
 from timeagent.console import counted
 from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
-from tui.model import findings, gantt, replaying, tables
+from tui.model import findings, replaying, tables
 from tui.model.findings import (
     FINDING_OPTIONS,
     FINDINGS,
@@ -36,10 +36,11 @@ from tui.model.findings import (
     finding_row,
     wrapped_lines,
 )
-from tui.model.gantt import CLASH, BarWindow
 from tui.model.replaying import (
+    CLASH,
     GRACES,
     SHIFTS,
+    BarWindow,
     MomentRequest,
     ReplayPlace,
     Step,
@@ -96,18 +97,18 @@ def test_cut_is_shown() -> None:
 def test_scrubber_has_exactly_its_width_wherever_one_is(eventful: Archive, width: int) -> None:
     timeline = eventful.timeline
     for instant in (timeline.start_ns, timeline.start_ns + 7 * SECOND, timeline.end_ns):
-        axis, density, _ = gantt.Scrubber(timeline, timeline.start_ns, timeline.end_ns, width).drawn(instant)
+        axis, density, _ = replaying.Scrubber(timeline, timeline.start_ns, timeline.end_ns, width).drawn(instant)
         assert width_of(axis) == width_of(density) == width
-        assert text(axis).count(gantt.CURSOR) == 1
+        assert text(axis).count(replaying.CURSOR) == 1
 
 
 def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
     timeline = eventful.timeline
-    _, density, _ = gantt.Scrubber(timeline, timeline.start_ns, timeline.end_ns, 100).drawn(timeline.start_ns)
+    _, density, _ = replaying.Scrubber(timeline, timeline.start_ns, timeline.end_ns, 100).drawn(timeline.start_ns)
     bars = text(density).removeprefix("  events ")
     counts = timeline.density(timeline.start_ns, timeline.end_ns, 100 - 18)
     assert [bar == " " for bar in bars[: len(counts)]] == [not count for count in counts]
-    assert bars[counts.index(max(counts))] == gantt.HEIGHTS[-1]
+    assert bars[counts.index(max(counts))] == replaying.HEIGHTS[-1]
 
 
 def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() -> None:
@@ -118,18 +119,18 @@ def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() 
         (stamps[1], finding(about="bob")),
         (stamps[2], finding(verdict=Verdict.INDETERMINATE)),
     ]
-    scrubber = gantt.Scrubber(timeline, stamps[0], stamps[2], 80)
+    scrubber = replaying.Scrubber(timeline, stamps[0], stamps[2], 80)
     assert [mark for mark in text(scrubber.drawn(stamps[0])[0]) if mark in "▲△▵"] == ["▲", "△"]
     axis, _, findings_here = scrubber.drawn(stamps[1])
-    assert gantt.ON_FINDING in text(axis)
+    assert replaying.ON_FINDING in text(axis)
     assert findings_here == 2
 
 
 def test_one_event_among_thousands_is_still_seen() -> None:
-    assert gantt._height(0, 9_000) == 0
-    assert gantt._height(1, 9_000) == 1
-    assert gantt._height(9_000, 9_000) == len(gantt.HEIGHTS) - 1
-    assert gantt._height(1, 1) == 1
+    assert replaying._height(0, 9_000) == 0
+    assert replaying._height(1, 9_000) == 1
+    assert replaying._height(9_000, 9_000) == len(replaying.HEIGHTS) - 1
+    assert replaying._height(1, 1) == 1
 
 
 # -- bars --------------------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def bar(
 
 def drawn(*bars: LeaseTrace, accused: frozenset[bytes] = frozenset(), cursor: int = 99) -> str:
     window = BarWindow(0, 100 * SECOND, cursor * SECOND)
-    line = gantt._row(bars, window, 100, accused)
+    line = replaying._row(bars, window, 100, accused)
     assert width_of(line) == 100
     return text(line)
 
@@ -178,24 +179,24 @@ def test_bar_lies_where_its_lease_was_and_says_who_had_it() -> None:
     assert line[10] == line[30] == "█"
     assert " n1 " in line[10:31]
     assert line[31:99].strip() == ""
-    assert line[99] == gantt.HERE
+    assert line[99] == replaying.HERE
 
 
 def test_mode_and_phase_are_told_by_shape() -> None:
-    for mode, mark in gantt.BARS.items():
+    for mode, mark in replaying.BARS.items():
         assert mark in drawn(bar(10, 12, mode=mode))
     assert drawn(bar(10, 12, phase=Phase.TENTATIVE))[10:13] == "···"
 
 
 def test_broken_lease_is_shown_until_its_expiry_and_one_that_was_given_back_is_not() -> None:
     line = drawn(bar(10, 12, 20, outcome=LeaseOutcome.EXPIRED))
-    assert line[13:21] == gantt.OVER * 8
+    assert line[13:21] == replaying.OVER * 8
     assert drawn(bar(10, 12, 20))[13:21].strip() == ""
 
 
 def test_floor_and_settle_to_are_marked_in_the_gap() -> None:
     line = drawn(bar(50, 60, floor_ns=40 * SECOND, settle_to_ns=45 * SECOND))
-    assert (line[40], line[45]) == (gantt.FLOOR, gantt.SETTLE)
+    assert (line[40], line[45]) == (replaying.FLOOR, replaying.SETTLE)
 
 
 def test_only_leases_that_the_audit_accuses_are_drawn_as_a_clash() -> None:
@@ -209,9 +210,9 @@ def test_only_leases_that_the_audit_accuses_are_drawn_as_a_clash() -> None:
 def test_domain_with_wide_characters_keeps_the_bars_in_line() -> None:
     window = BarWindow(0, 10 * SECOND, 0)
     for width in (80, 120):
-        lines = gantt.gantt(["帳戶/零一", "alice", "x" * 70], lambda *_: [], window, width)
+        lines = replaying.gantt(["帳戶/零一", "alice", "x" * 70], lambda *_: [], window, width)
         assert {width_of(line) for line in lines} == {width}
-        assert width_of(gantt.axis(window, width, "22:00:00", "22:00:10")) == width
+        assert width_of(replaying.axis(window, width, "22:00:00", "22:00:10")) == width
 
 
 def test_bars_of_a_copy_are_the_leases_of_its_ledger(overlap: Archive) -> None:
@@ -305,7 +306,7 @@ def test_bags_and_findings_are_steps_too(overlap: Archive, eventful: Archive) ->
     timeline = eventful.timeline
     bag = stepped(timeline, ReplayPlace(0, timeline.start_ns), Step.BAG, back=False)
     assert bag is not None
-    assert bag.instant_ns == timeline.next_closing(timeline.start_ns)
+    assert bag.instant_ns == timeline.closing(timeline.start_ns, back=False)
     bad = overlap.timeline
     found = stepped(bad, at_instant(bad, bad.start_ns), Step.FINDING, back=False)
     assert found is not None
@@ -330,7 +331,7 @@ def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
     timeline = eventful.timeline
     wish = MomentRequest(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 5, None, 3)
     moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
-    assert len(moment.domains) == len(moment.bars) == 5
+    assert len(moment.bars) == 5
     assert len(moment.bags) == 2
     assert any("delivered" in text(line) for line in moment.bags)
     assert len(moment.delivered) == 3
@@ -348,7 +349,7 @@ def test_followed_domain_comes_first(eventful: Archive) -> None:
     timeline = eventful.timeline
     wish = MomentRequest(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 3, "erin")
     moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
-    assert moment.domains[0] == "erin"
+    assert text(moment.bars[0]).startswith("erin ")
     assert all("under erin" in line for line in moment.delivered)
 
 
@@ -389,7 +390,7 @@ def test_no_verdict_is_told_by_colour_alone() -> None:
     rows = [finding_row(each, None) for each in SEVERAL]
     assert len({row[0].text for row in rows}) == 3
     assert [row[1].text for row in rows] == ["violation", "violation", "indeterminate", "to know"]
-    assert set(findings.FINDING_MARKS) == set(Verdict) == set(gantt.SCRUBBER_MARKS)
+    assert set(findings.FINDING_MARKS) == set(Verdict) == set(replaying.SCRUBBER_MARKS)
 
 
 # -- chains ------------------------------------------------------------------------------------------------------------
@@ -500,8 +501,8 @@ MUTANTS = [
 
 
 DRAWINGS: dict[str, tuple[ModuleType, list[str]]] = {
-    "scrubber": (gantt, ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"]),
-    "gantt": (gantt, ["only_leases_that", "broken_lease_is"]),
+    "scrubber": (replaying, ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"]),
+    "gantt": (replaying, ["only_leases_that", "broken_lease_is"]),
     "leases": (context, ["bars_of_a_copy"]),
     "cell width": (tables, ["text_takes_exactly"]),
     "steps": (replaying, ["events_are_gone", "steps_of_a_followed"]),

@@ -121,7 +121,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     events = source.record.timeline.events
     wish = MomentRequest(ReplayPlace(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
     moment = moment_of(source.record.timeline, source.record.leases, source.record.copy, wish)
-    assert moment.domains
+    assert moment.bars
     assert "only its index is here" in moment.delivered[0]
 
 

@@ -87,7 +87,7 @@ def test_events_bags_and_findings_are_stepped_through(bad: Path, good: Path) -> 
         await pilot.press("full_stop")
         assert screen.place.position == len(timeline.events)
         await pilot.press("less_than_sign")
-        assert screen.place.instant_ns == timeline.previous_closing(timeline.end_ns)
+        assert screen.place.instant_ns == timeline.closing(timeline.end_ns, back=True)
         await until(pilot, lambda: app.instant == screen.place.instant_ns)
 
     async def over_findings(pilot: Pilot[None], app: TopApp) -> None:

@@ -52,7 +52,7 @@ async def with_a_clock_turned(pilot: Pilot[None], app: TopApp) -> ReplayScreen:
 
 
 def bars(screen: ReplayScreen) -> str:
-    return screen.query_one("#bars", WordsLine).content
+    return screen.query_one("#bars", WordsLine).words
 
 
 def starts(screen: ReplayScreen) -> tuple[list[int], list[int]]:
@@ -91,7 +91,7 @@ def test_keys_that_arrive_together_turn_the_switch_before_it_is_read(bad: Path) 
         await until(pilot, lambda: isinstance(app.screen, WhatIfScreen))
         for key in (*FIRST_CLOCK_A_SECOND_ON, "enter"):
             app.post_message(Key(key, None))
-        await until(pilot, lambda: "WHAT IF clock of n1 +1 s" in screen.query_one("#lens", WordsLine).content)
+        await until(pilot, lambda: "WHAT IF clock of n1 +1 s" in screen.query_one("#lens", WordsLine).words)
 
     drive_copy(bad, course)
 
@@ -122,14 +122,14 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
         shutil.rmtree(tmp_path / "tree")
         await turn(pilot, app, *FIRST_CLOCK_A_SECOND_ON)
         lens = screen.query_one("#lens", WordsLine)
-        await until(pilot, lambda: "nothing can be read from the copy any more" in lens.content)
-        assert "all is shown as it was" in lens.content
+        await until(pilot, lambda: "nothing can be read from the copy any more" in lens.words)
+        assert "all is shown as it was" in lens.words
         assert screen.timeline is as_it_was
         text = await drawn(pilot, screen)
         assert "tells of no event" not in text
         await pilot.press("a")
         await until(pilot, lambda: any("not audited again" in str(each.message) for each in app._notifications))
-        await until(pilot, lambda: "◆" in screen.query_one(ScrubberLine).content)
+        await until(pilot, lambda: "◆" in screen.query_one(ScrubberLine).words)
         assert screen.query_one(EventTable).event is not None
         await pilot.press("5")
         await until(pilot, lambda: app.screen.query(FindingTable) and app.screen.query_one(FindingTable).findings)

@@ -75,7 +75,7 @@ async def heard_calls(pilot: Pilot[None], heard: Heard, count: int) -> None:
 
 
 def badge(pilot: Pilot[None]) -> str:
-    return pilot.app.screen.query_one("#tabs", WordsLine).content.split()[-1]
+    return pilot.app.screen.query_one("#tabs", WordsLine).words.split()[-1]
 
 
 def meanings(pilot: Pilot[None]) -> list[str]:
@@ -106,15 +106,15 @@ def test_lease_is_revoked_once_its_name_and_a_reason_are_typed(screen: str) -> N
         assert "Revoke" in meanings(pilot)
         await pilot.press("j", "R")
         await pilot.pause()
-        assert pilot.app.screen.query_one("#which", WordsLine).content == "account/02"
+        assert pilot.app.screen.query_one("#which", WordsLine).words == "account/02"
         await typed(pilot, "account/01")
-        assert "not its name" in pilot.app.screen.query_one("#dialog-keys", WordsLine).content
+        assert "not its name" in pilot.app.screen.query_one("#dialog-keys", WordsLine).words
         pilot.app.screen.query_one("#typed", Input).value = ""
         await typed(pilot, "account/02")
         await typed(pilot, "  ")
-        assert "say why" in pilot.app.screen.query_one("#dialog-keys", WordsLine).content
+        assert "say why" in pilot.app.screen.query_one("#dialog-keys", WordsLine).words
         await typed(pilot, "x" * 129)
-        assert "at most 128 bytes" in pilot.app.screen.query_one("#dialog-keys", WordsLine).content
+        assert "at most 128 bytes" in pilot.app.screen.query_one("#dialog-keys", WordsLine).words
         pilot.app.screen.query_one("#reason", Input).value = ""
         assert not heard.calls
         await typed(pilot, "it hangs")

@@ -148,7 +148,7 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
 
 @pytest.mark.verify
 def test_lines_that_are_drawn_again_and_again_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.widgets.lines, "KeptLines.kept", "strip is None", "True")
+    plant(monkeypatch, tui.widgets.row_table, "RowTable.kept", "strip is None", "True")
     with pytest.raises(AssertionError):
         test_row_down_draws_one_row(monkeypatch)
 
@@ -227,8 +227,8 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
             # The library may draw once more by itself where the machine stood still: for one key, not for each.
             assert sorted(drawn)[:-1] == [1] * (len(REPLAY_KEYS) - 1)
             assert max(drawn) <= 2
-            assert "REPLAY" in screen.query_one(TitleBar).content
-            assert clock_text(screen.place.instant_ns, 3) in screen.query_one(TitleBar).content
+            assert "REPLAY" in screen.query_one(TitleBar).words
+            assert clock_text(screen.place.instant_ns, 3) in screen.query_one(TitleBar).words
             await pilot.press("2")
             await until(
                 pilot, lambda: app.state is not None and app.state.clock.now.midpoint == screen.place.instant_ns
@@ -245,7 +245,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
         (tui.screens.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
-        (tui.widgets.lines, "WordsLine.say_lines", "len(self._lines_in(width)) != len(before)", "True"),
+        (tui.widgets.lines, "WordsLine.say_lines", "other and self.styles.is_auto_height", "True"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
         (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),
         (tui.screens.replay, "ReplayScreen._ask", "WAITED", "None"),

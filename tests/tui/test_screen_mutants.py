@@ -18,7 +18,7 @@ from tests.tui import test_words as words
 
 
 def test_no_answer_shown_as_zero_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.model.words, "_number", "Cell('?', Tone.WARN)", "Cell('0')")
+    plant(monkeypatch, tui.model.words, "_known", "Cell('?', Tone.WARN)", "Cell('0')")
     with pytest.raises(AssertionError):
         words.test_silent_shard_is_not_zero()
 

@@ -69,7 +69,7 @@ def table(pilot: Pilot[None], kind: type[RowTable]) -> list[str]:
 
 def line(pilot: Pilot[None], name: str) -> str:
     found = pilot.app.screen_stack[1].query_one(f"#{name}", WordsLine)
-    return found.content
+    return found.words
 
 
 def seen(pilot: Pilot[None]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.columns import frames, witnesses
+from auditor.columns import frames, records
 from auditor.evidence.signatures import Signatures
 from auditor.rules import suspects
 from tests.fault_injection.crafted import CRAFTED
@@ -55,18 +55,18 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
         "the holder": ("witnesses.incarnation[which] == batch.incarnation[frame]", "True", "foreign-lease own"),
         "the holder's node": ("node[which] == batch.writer[frame]", "True", "own"),
     },
-    (witnesses, "Witnesses.good"): {
+    (frames, "Witnesses.good"): {
         "the term": ("~breaks('term-above-policy', self.expiry, midpoint + term_ns_max + radius)", "True", "crafted"),
         "the batch": ("self._holds", "True", "crafted"),
         "the batch's signature": ("known.refusal is None", "True", "forged-witness forged-time"),
         "the clock of the shard": ("known.token.radius_ns <= policy.radius_ns_max", "True", "radius-above-policy"),
         "half a lease": ("known.head.half is Half.WHOLE", "True", "half-lease-write"),
     },
-    (witnesses, "usual"): {
+    (frames, "usual"): {
         "held": ("witness.phase is Phase.HELD", "True", "tentative-write"),
         "may write": ("witness.mode.may_write", "True", "read-mode-write"),
     },
-    (witnesses, "Witnesses.with_sessions"): {
+    (frames, "Witnesses.with_sessions"): {
         "under a session lease": ("end - at == 1", "end - at < 2", "session-witness-missing"),
         "twice under a session lease": ("end - at == 1", "end - at > 0", "crafted"),
         "under another's session lease": ("holder[of] == holder[self.which]", "True", "crafted"),
@@ -157,7 +157,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
             "floor-fell",
         ),
     },
-    (witnesses, "Witnesses.once_each"): {
+    (frames, "Witnesses.once_each"): {
         "no lease": ("found[self.frame] = True", "found[:] = True", "leaseless-write"),
     },
     (suspects, "_Leases._unfounded"): {
@@ -226,7 +226,7 @@ _OF: dict[tuple[ModuleType, str], dict[str, tuple[str, str, str]]] = {
             "count-mismatch last-frame-mismatch",
         ),
     },
-    (witnesses, "_plain"): {
+    (records, "_plain"): {
         "how it ended": ("entry.ending.outcome in _PLAIN", "True", "revocation-incomplete ended-lease-forgotten"),
     },
     (suspects, "_Leases.check_moves"): {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from auditor.columns.index import Coverage, Index
-from auditor.columns.parts import PartMaker
+from auditor.columns.parts import Part
 from auditor.evidence.finding import Verdict
 
 SETTLED_NS = 10_000
@@ -17,7 +17,7 @@ FIRST_NS, LAST_NS = 120, 250
 
 def tree(*spans: tuple[str, int, int, bool, bool], sealed: tuple[tuple[str, int, int], ...] = ()) -> Index:
     """Two logs, from 100 on: bags as (log, start, end, closed, blind), and racks that are sealed."""
-    told, index = PartMaker(), Index()
+    told, index = Part(), Index()
     for log in ("mails", "lines"):
         told.add_bag(log, 0, 100, closed=True)
     for log, start, end, closed, blind in spans:

@@ -12,11 +12,10 @@ import pytest
 
 from appliance.formats import merkle
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
-from appliance.formats.merkle import root_of_path
-from auditor.columns import frames, witnesses
+from auditor.columns import frames
 from auditor.columns.layout import NotPlain, bytes_of
 from tests.support.mutants import plant
-from tests.support.values import root_and_paths
+from tests.support.values import root_and_paths, root_of_path
 from timeagent import core
 
 if TYPE_CHECKING:
@@ -237,7 +236,7 @@ def _harmed(chance: random.Random, leaf: Leaf, count: int, harm: str) -> Leaf:
 def by_columns(leaves: list[Leaf], counts: list[int], roots: list[bytes]) -> list[bool]:
     trees, indices = (np.array([leaf[at] for leaf in leaves], np.int64) for at in (0, 1))
     paths = [b"\xc4\x20".join(leaf[3]) for leaf in leaves]
-    good = witnesses.check_paths([leaf[2] for leaf in leaves], paths, trees, indices, counts, roots)
+    good = frames.check_paths([leaf[2] for leaf in leaves], paths, trees, indices, counts, roots)
     return [bool(each) for each in good]
 
 

@@ -90,8 +90,7 @@ def test_restart_between_two_grants_is_told(tmp_path: Path) -> None:
     story.tree.advance(2 * SECOND)
     Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
     _, context = surroundings(story.done(), "early-grant")
-    ((node, how),) = ((each.node, each.how) for each in context.restarts)
-    assert (node, how) == ("n1", "began a new run after a crash")
+    assert [each.words for each in context.restarts] == ["shard 0 on n1 began a new run after a crash"]
 
 
 def test_restart_that_a_run_outlives_is_told(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_restart_that_a_run_outlives_is_told(tmp_path: Path) -> None:
     story.shard.restart(2 * SECOND)
     Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
     _, context = surroundings(story.done(), "early-grant")
-    assert context.restarts[0].how == "went on after 2 s"
+    assert context.restarts[0].about["how"] == "went on after 2 s"
     assert any("shard 0 on n1 went on after 2 s" in line for line in context_lines(context))
 
 

@@ -100,19 +100,19 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[Path], ClusterTree]]] = {
     "a revocation that is undone is undone for ever": (
         "check_trust",
         "revoked.pop(entry.public, None)",
-        "None",
+        "revoked.get(entry.public)",
         revocation_that_the_next_record_does_not_know,
     ),
     "a revocation may be put off": (
-        "_later",
-        "(now is None or now > before)",
-        "now is None",
+        "check_trust",
+        "until is None or until > (ended.entry.revoked_from_ns or 0)",
+        "until is None",
         revocation_that_a_later_record_puts_off,
     ),
     "a revocation may be left out": (
-        "_later",
-        "(now is None or now > before)",
-        "(now is not None and now > before)",
+        "check_trust",
+        "until is None or until > (ended.entry.revoked_from_ns or 0)",
+        "until is not None and until > (ended.entry.revoked_from_ns or 0)",
         revoked_key_that_is_left_out_and_comes_back,
     ),
 }

@@ -250,7 +250,7 @@ def test_each_fault_of_a_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         raise BlockingIOError
 
     assert as_user(monkeypatch, 0, 0o022) == {"user": CheckVerdict.FAIL, "umask": CheckVerdict.UNSURE}
-    monkeypatch.setattr(command, "mount_of", lambda _: replace(NFS, kind="ext4"))
+    monkeypatch.setattr(judged, "mount_of", lambda _: replace(NFS, kind="ext4"))
     assert verdicts(command._tmpfs()) == {"tmpfs": CheckVerdict.FAIL}
     monkeypatch.setattr(os, "getrandom", nothing_yet)
     assert verdicts(command._randomness()) == {"randomness": CheckVerdict.FAIL}

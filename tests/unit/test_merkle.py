@@ -4,15 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from appliance.formats.merkle import (
-    KnownPaths,
-    joined_paths,
-    leaf_hash,
-    root,
-    root_of_path,
-    tree,
-)
-from tests.support.values import root_and_paths
+from appliance.formats.merkle import KnownPaths, joined_paths, root, tree
+from tests.support.values import root_and_paths, root_of_path
 
 # The leaves and roots that implementations of RFC 6962 are tested with.
 LEAVES = [
@@ -92,7 +85,11 @@ def test_root_and_paths_are_the_definition_and_lead_to_the_root(count: int) -> N
     assert top == reference_root(leaves)
     for index, path in enumerate(paths):
         assert list(path) == reference_path(index, leaves)
-        assert root_of_path(leaves[index], index, count, path) == top
+        assert leads(leaves[index], index, count, path, top)
+
+
+def leads(leaf: bytes, index: int, count: int, path: Sequence[bytes], top: bytes) -> bool:
+    return KnownPaths(count, top).holds(leaf, index, path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 33, 70])
@@ -100,14 +97,14 @@ def test_wrong_leaf_index_or_path_does_not_lead_to_the_root(count: int) -> None:
     leaves = leaves_of(count)
     top, paths = root_and_paths(leaves)
     for index, path in enumerate(paths):
-        assert root_of_path(b"another", index, count, path) != top
+        assert not leads(b"another", index, count, path, top)
         for other in range(-1, count + 2):
-            assert other == index or root_of_path(leaves[index], other, count, path) != top
-        assert root_of_path(leaves[index], index, count, [*path, top]) is None
+            assert other == index or not leads(leaves[index], other, count, path, top)
+        assert not leads(leaves[index], index, count, [*path, top], top)
         for at in range(len(path)):
-            assert root_of_path(leaves[index], index, count, [*path[:at], *path[at + 1 :]]) is None
+            assert not leads(leaves[index], index, count, [*path[:at], *path[at + 1 :]], top)
             broken = [*path[:at], bytes(32), *path[at + 1 :]]
-            assert root_of_path(leaves[index], index, count, broken) != top
+            assert not leads(leaves[index], index, count, broken, top)
 
 
 # A wrong count is noticed whenever it would make another path: the count itself has to be signed with the root.
@@ -118,14 +115,15 @@ def test_wrong_count_is_noticed_unless_the_path_has_the_same_shape(count: int) -
     for index, path in enumerate(paths):
         for other in range(-1, 40):
             same = 0 <= index < other and shape(index, other) == shape(index, count)
-            assert (root_of_path(leaves[index], index, other, path) == top) is same, (index, other)
+            assert leads(leaves[index], index, other, path, top) is same, (index, other)
 
 
 # A node is no leaf: without the prefixes an inner node could be presented as an entry.
 def test_inner_node_cannot_be_presented_as_a_leaf() -> None:
-    left, right = leaf_hash(b"a"), leaf_hash(b"b")
-    assert leaf_hash(left + right) != root([b"a", b"b"])
-    assert root_of_path(left + right, 0, 1, []) != root([b"a", b"b"])
+    left, right = root([b"a"]), root([b"b"])
+    top = root([b"a", b"b"])
+    assert root([left + right]) != top
+    assert not KnownPaths(1, top).holds(left + right, 0, [])
 
 
 def test_odd_leaf_is_not_repeated() -> None:

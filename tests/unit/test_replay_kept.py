@@ -10,14 +10,13 @@ import apsw
 import msgspec
 import pytest
 
-import auditor.timeline.event_store as store_module
 import auditor.timeline.fold as fold_module
 import auditor.timeline.state as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
+from auditor.columns.audit_file import INDEX_FORMAT, temporary_database
 from auditor.columns.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
-from auditor.columns.index import INDEX_FORMAT, temporary_database
 from auditor.columns.parts import Narrowing
 from auditor.evidence.finding import Evidence
 from auditor.evidence.records import load_records
@@ -59,9 +58,9 @@ OPEN: list[AuditedTree] = []
 @pytest.fixture(autouse=True)
 def near_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kept_module, "CHECKPOINT_EVENTS", SPACING)
-    monkeypatch.setattr(store_module, "BLOCK_EVENTS", 5)
-    monkeypatch.setattr(store_module, "BLOCKS_AT_HAND", 3)
-    monkeypatch.setattr(store_module, "PIECE_BYTES", 900)
+    monkeypatch.setattr(keeping_module, "BLOCK_EVENTS", 5)
+    monkeypatch.setattr(kept_module, "BLOCKS_AT_HAND", 3)
+    monkeypatch.setattr(keeping_module, "PIECE_BYTES", 900)
     monkeypatch.setattr(kept_module, "STATES_APART", 2)
     monkeypatch.setattr(kept_module, "STATES_AT_HAND", 3)
     monkeypatch.setattr(layers_module, "WRITTEN_AT_HAND", 2)
@@ -147,8 +146,7 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
 def same_steps(memory: PlainTimeline, kept: Timeline, instant: int) -> None:
     assert kept.position(instant) == memory.position(instant)
     assert kept.position_before(instant) == memory.position_before(instant)
-    assert kept.next_closing(instant) == memory.next_closing(instant)
-    assert kept.previous_closing(instant) == memory.previous_closing(instant)
+    assert all(kept.closing(instant, back=back) == memory.closing(instant, back=back) for back in (False, True))
 
 
 def same_lists(memory: PlainTimeline, kept: Timeline) -> None:
@@ -310,8 +308,8 @@ def test_end_is_told_by_its_shard_and_not_by_who_heard_of_it(*, heard_first: boo
     for rows.rank, event in enumerate([heard, own] if heard_first else [own, heard]):
         rows.add(event, name)
     writer = keeping_module.TimelineWriter(temporary_database())
-    writer.take(rows.chunks())
-    assert list(keeping_module.written_timeline(writer, ()).events) == [own]
+    writer.take(rows.encoded())
+    assert list(writer.write().events) == [own]
 
 
 def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> None:
@@ -385,8 +383,8 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
     (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
-    (kept_module, "Timeline.next_closing", "'right'", "'left'"),
-    (kept_module, "Timeline.previous_closing", "before[-1]", "before[0]"),
+    (kept_module, "Timeline.closing", "'right'", "'left'"),
+    (kept_module, "Timeline.closing", "- back", "- 0"),
     (kept_module, "Timeline._about", "found > start", "found >= start"),
     (kept_module, "Timeline.next_about", "- back", "- 0"),
     (kept_module, "Timeline.delivered_backwards", "-newest", "newest"),
@@ -396,20 +394,20 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.lease_events", "since <= last", "since <= first"),
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.session", "max(initial=0)", "min(initial=0)"),
-    (store_module, "StoredEvents.until", "'<='", "'<'"),
-    (store_module, "StoredEvents.until", "number DESC'", "number'"),
-    (store_module, "StoredEvents.beginning_at", "offsets == where.offset", "offsets >= where.offset"),
-    (store_module, "StoredEvents.lists", "part < ?", "part <= ?"),
-    (store_module, "StoredEvents.__getitem__", "number % self._size", "(number + 1) % self._size"),
-    (store_module, "EventStore.finish", "rows['kind'], rows['instant']", "rows['instant'], rows['kind']"),
-    (store_module, "EventStore.finish", "order['sequence']", "-order['sequence']"),
-    (store_module, "EventStore.finish", "ranks[order['maker']]", "order['maker']"),
-    (store_module, "EventStore.of_leases", "self.post(Posting.ABOUT, domains, events)", "pass"),
-    (store_module, "EventStore._span", "np.maximum", "np.minimum"),
-    (store_module, "EventStore._span", "at[firsts]", "at"),
-    (store_module, "EventStore._write_blocks", "at % BLOCK_EVENTS", "at"),
-    (store_module, "StoredEvents._read", "block.leases['event'] == place", "block.leases['event'] >= place"),
-    (store_module, "EventStore.cut", "at - np.array(cuts)[which]", "at"),
+    (kept_module, "StoredEvents.until", "'<='", "'<'"),
+    (kept_module, "StoredEvents.until", "number DESC'", "number'"),
+    (kept_module, "StoredEvents.beginning_at", "offsets == where.offset", "offsets >= where.offset"),
+    (kept_module, "StoredEvents.lists", "part < ?", "part <= ?"),
+    (kept_module, "StoredEvents.__getitem__", "number % self._size", "(number + 1) % self._size"),
+    (keeping_module, "TimelineWriter._finish", "rows['kind'], rows['instant']", "rows['instant'], rows['kind']"),
+    (keeping_module, "TimelineWriter._finish", "place, sequence, names", "place, -sequence, names"),
+    (keeping_module, "TimelineWriter._finish", "names[maker]", "maker"),
+    (keeping_module, "TimelineWriter._of_leases", "self._post(Posting.ABOUT, domains, events)", "pass"),
+    (keeping_module, "TimelineWriter._span", "np.maximum", "np.minimum"),
+    (keeping_module, "TimelineWriter._span", "at[firsts]", "at"),
+    (keeping_module, "TimelineWriter._write_blocks", "at % BLOCK_EVENTS", "at"),
+    (kept_module, "StoredEvents._read", "block.leases['event'] == place", "block.leases['event'] >= place"),
+    (keeping_module, "TimelineWriter._cut", "at - np.array(cuts)[which]", "at"),
     (keeping_module, "TimelineWriter._part", "event.rank < self._named.setdefault(name, event).rank", "False"),
     (keeping_module, "TimelineWriter._by_entry", "not in gone", "in gone"),
     (keeping_module, "TimelineWriter._part", "base + rank", "-base - rank"),
@@ -417,7 +415,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._last", "max(event.witness.expiry_ns, under)", "under"),
     (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
     (keeping_module, "TimelineWriter._not_known", "rank < self._named[name].rank", "False"),
-    (store_module, "EventStore._write_postings", "= True", "= False"),
+    (keeping_module, "TimelineWriter._write_postings", "= True", "= False"),
     (keeping_module, "TimelineWriter._frames", "told=False", "told=True"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]

@@ -284,15 +284,15 @@ def test_finding_is_there_from_the_instant_at_which_its_evidence_was_complete(tm
     assert instant == second.instant_ns
     assert timeline.state_at(instant - 1).findings == ()
     assert timeline.state_at(instant).findings == (finding,)
-    assert timeline.next_finding(instant - 1) == (instant, finding) == timeline.previous_finding(instant + 1)
-    assert timeline.next_finding(instant) is None
+    assert timeline.finding(instant - 1, back=False) == (instant, finding) == timeline.finding(instant + 1, back=True)
+    assert timeline.finding(instant, back=False) is None
 
 
 def test_steps_lead_from_bag_to_bag(tmp_path: Path) -> None:
     timeline = timeline_in(busy_tree(tmp_path))
     closings = [event.instant_ns for event in timeline.events if isinstance(event, BagClosed)]
-    assert timeline.next_closing(0) == closings[0]
-    assert timeline.previous_closing(timeline.end_ns + 1) == closings[-1]
+    assert timeline.closing(0, back=False) == closings[0]
+    assert timeline.closing(timeline.end_ns + 1, back=True) == closings[-1]
     assert sum(timeline.density(timeline.start_ns, timeline.end_ns, 17)) == len(timeline.events)
 
 

@@ -62,9 +62,9 @@ def agreement(clocks: Sequence[NodeClock]) -> Agreement:
 
 def agreement_words(found: Agreement) -> str:
     count = len(found.compared)
-    rest = f"; of {found.not_known} more nothing is known" if found.not_known else ""
     if not count:
         return ""
+    rest = f"; of {found.not_known} more nothing is known" if found.not_known else ""
     if found.common is None:
         pair = f"{' and '.join(found.compared)} have no instant in common"
         said = pair if count == _PAIR else f"no majority of {count} clocks has an instant in common"
@@ -133,9 +133,9 @@ class ClockRows:
 
     def _lies(self, clock: NodeClock) -> TimeInterval | None:
         """Return what is drawn of a clock; of one that was not asked, how well it knew the time."""
-        if self.asked:
-            return clock.ahead
-        return None if clock.radius_ns is None else TimeInterval.around(0, clock.radius_ns)
+        if self.asked or clock.radius_ns is None:
+            return clock.ahead if self.asked else None
+        return TimeInterval.around(0, clock.radius_ns)
 
     def __len__(self) -> int:
         return self.shown + bool(self.agreed.compared)
@@ -154,14 +154,18 @@ class ClockRows:
         clock = self._clocks[index]
         symbol, tone, remark = self._standing(clock)
         plain = tone if tone is not Tone.GOOD else Tone.PLAIN
-        known = self._lies(clock) is not None
+        interval, bar = self._lies(clock), ""
+        if interval is not None and self._axis is not None:
+            bar, half = self._axis.bar(interval, width), width // 2
+            bar = f"{bar[:half]}│{bar[half + 1 :]}" if bar[half] == " " else bar
+        known = interval is not None
         status = clock.status if known else clock.reach if self.asked else "unknown"
-        radius = Cell(span_text(clock.radius_ns), plain) if known and clock.radius_ns is not None else Cell("?", plain)
+        radius = Cell(span_text(clock.radius_ns) if known and clock.radius_ns is not None else "?", plain)
         head = (
             Cell(symbol, tone),
             Cell(clock.node),
             Cell(status, Tone.PLAIN if status == "synchronized" else Tone.DIM if tone is Tone.DIM else Tone.WARN),
-            Cell(self._bar(clock, width), plain),
+            Cell(bar, plain),
         )
         age = clock.age_ns
         said = Cell("?" if age is None else short_span(age), Tone.DIM if age is None or age <= STALE_NS else Tone.WARN)
@@ -170,8 +174,11 @@ class ClockRows:
             if clock.ahead is not None and self._axis is not None:
                 offset = _signed(_rounded(clock.ahead.midpoint - self._axis.middle))
             return (*head, Cell(offset, plain), radius, said if known else Cell("-"), Cell(remark, tone))
+        epochs = Cell("?" if clock.epochs is None else str(clock.epochs), Tone.DIM)
+        if (clock.epochs or 0) > 1:
+            epochs = Cell(f"{clock.epochs} !", Tone.WARN)
         widest = Cell("?" if clock.widest_ns is None else span_text(clock.widest_ns), Tone.DIM)
-        return (*head, radius, said, _number(clock.epochs), widest, Cell(remark, tone))
+        return (*head, radius, said, epochs, widest, Cell(remark, tone))
 
     def _shared_row(self, width: int) -> tuple[Field, ...]:
         common = self.agreed.common
@@ -180,14 +187,6 @@ class ClockRows:
             return (Cell("✗", Tone.BAD), Cell(COMMON), Cell("nothing", Tone.BAD), *(blank,) * 5)
         bar = Cell(self._axis.block(common, width), Tone.STRONG)
         return (blank, Cell(COMMON), blank, bar, blank, Cell(span_text(common.radius)), blank, blank)
-
-    def _bar(self, clock: NodeClock, width: int) -> str:
-        interval = self._lies(clock)
-        if interval is None or self._axis is None:
-            return ""
-        bar = self._axis.bar(interval, width)
-        half = width // 2
-        return f"{bar[:half]}│{bar[half + 1 :]}" if bar[half] == " " else bar
 
     def _standing(self, clock: NodeClock) -> tuple[str, Tone, str]:
         if clock.remark:
@@ -228,12 +227,6 @@ def _rounded(span: Span) -> Span:
     """Return a span with as many digits as can be read: to the microsecond, above a second to the millisecond."""
     step = MS if abs(span) >= SECOND else US
     return (span + step // 2) // step * step
-
-
-def _number(value: int | None) -> Cell:
-    if value is None:
-        return Cell("?", Tone.DIM)
-    return Cell(f"{value} !" if value > 1 else str(value), Tone.WARN if value > 1 else Tone.DIM)
 
 
 def source_lines(times: TimeSources | None, width: int) -> Iterator[Cell]:
@@ -296,14 +289,15 @@ class ClockHistory:
             return [f"{node}: no reading yet"]
         if len(samples) == 1:
             return [f"{node}: ±{span_text(samples[0][1])}; enter opens what is known of it"]
-        lines = []
         aheads = [_rounded(ahead) for _, _, ahead in samples if ahead is not None]
-        if len(aheads) > 1:
-            low, high = _signed(min(aheads)), _signed(max(aheads))
-            lines.append(f"offset of {node}, last {len(aheads)} readings  {sparks(aheads)}  {low} to {high}")
         radii = [radius for _, radius, _ in samples]
-        low, high = f"±{span_text(min(radii))}", f"±{span_text(max(radii))}"
-        return [*lines, f"radius of {node}, last {len(radii)} readings  {sparks(radii)}  {low} to {high}"]
+        told = (("offset", aheads, _signed), ("radius", radii, lambda radius: f"±{span_text(radius)}"))
+        return [
+            f"{what} of {node}, last {len(values)} readings  {sparks(values)}  "
+            f"{text(min(values))} to {text(max(values))}"
+            for what, values, text in told
+            if len(values) > 1
+        ]
 
 
 def sparks(values: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from auditor.explain.words import context_lines, explain_lines
 from timeagent.console import printable
 from timeagent.units import Instant
 
-from .state import Cell, DetailLine, DomainSubject, NodeSubject, Subject, Tone
+from .state import Cell, DetailLine, DomainSubject, FindingSubject, NodeSubject, Subject, Tone
 from .tables import OPEN, Column, Listing, ListOptions
 from .words import clock_text
 
@@ -62,6 +62,9 @@ def _texts(findings: Sequence[Finding]) -> list[str]:
 
 
 FINDINGS: Final = Listing[Finding, Mapping[str, Instant]](
+    FINDING_COLUMNS,
+    lambda each, times: finding_row(each, times.get(each.id)),
+    lambda each: FindingSubject(each.id),
     {
         "worst first": None,
         "time": lambda each, times: times.get(each.id, 0),

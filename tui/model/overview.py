@@ -14,7 +14,7 @@ from appliance.doctor.health import CheckVerdict, HealthCheck, not_well, unknown
 from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
-from timeagent.units import TimeInterval
+from timeagent.units import TimeInterval, span_text
 
 from . import words
 from .clocks import Agreement, agreement, agreement_words
@@ -138,7 +138,9 @@ def time_words(state: ClusterState) -> str:
     """Return the time for the title: the middle of the interval, and its radius."""
     if state.view is ViewKind.RECORD:
         return f"{clock_text(state.clock.now.midpoint, 3)} UTC" if state.cluster_id else ""
-    return f"{clock_text(state.clock.now.midpoint)} UTC {words.radius_words(state.clock)}"
+    clock = state.clock
+    radius = f"±{span_text(clock.now.radius)}" + (" assumed" if clock.assumed else "")
+    return f"{clock_text(clock.now.midpoint)} UTC {radius if clock.bounded else 'no bound'}"
 
 
 def time_line(state: ClusterState) -> tuple[Cell, ...]:

@@ -1,37 +1,234 @@
-"""Goes through a record: steps, speed, what a moment shows, and what would have been otherwise under *what if*.
+"""A record as time goes by: scrubber and bars, steps, speed, what a moment shows, what would have been under *what if*.
 
-Pure but for the frames that deliveries are read from.
+What a bar is made of says the mode, what is inside it says who; nothing is said by colour alone. Pure but for the
+frames that deliveries are read from.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from appliance.formats.lease import Mode, Phase
 from auditor.columns.events import BagClosed, Event, FrameWritten, LeaseEnded, WhatIf, event_fields, leases_of
-from auditor.evidence.finding import Finding
-from auditor.explain.context import Traces
+from auditor.evidence.finding import Finding, Verdict
+from auditor.explain.context import LeaseTrace, Traces
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
+from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.errors import TenureError
-from timeagent.units import MINUTE, MS, SECOND, Instant, Span, parse_instant, rfc3339, span_text
+from timeagent.units import DAY, MINUTE, MS, SECOND, Instant, Span, parse_instant, rfc3339, span_text
 
-from .gantt import GANTT_LEGEND as LEASES_LEGEND
-from .gantt import SCRUBBER_LEGEND as RECORD_LEGEND
-from .gantt import BarWindow, axis, gantt
 from .state import Cell, Tone
+from .tables import fitted, merged
 from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.evidence.tree import Tree
     from auditor.explain.archive import Archive
-    from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
+
+
+# -- scrubber and bars -------------------------------------------------------------------------------------------------
+
+
+type LeasesWithin = Callable[[str, Instant, Instant], Sequence[LeaseTrace]]
+
+AXIS: Final = "━"
+CURSOR: Final = "◆"
+ON_FINDING: Final = "◈"
+"""The cursor is where a finding is."""
+SCRUBBER_MARKS: Final = {
+    Verdict.VIOLATION: "▲",
+    Verdict.INDETERMINATE: "△",
+    Verdict.UNVERIFIABLE: "△",
+    Verdict.PROVISIONAL: "▵",
+    Verdict.OK: "▵",
+}
+MARK_TONES: Final = {"▲": Tone.BAD, "△": Tone.WARN, "▵": Tone.DIM}
+HEIGHTS: Final = " ▁▂▃▄▅▆▇█"
+SCRUBBER_LEGEND: Final = "▲ violation  △ indeterminate, unverifiable  ▵ to know  ◆ here  ◈ here, on a finding"
+_WORST: Final = tuple(Verdict)
+
+
+class Scrubber:
+    """[first, last] of a record, in two lines of a width; what stays wherever one looks is counted once."""
+
+    def __init__(self, timeline: Timeline, first: Instant, last: Instant, width: int) -> None:
+        self._first_ns, self._last_ns = first, last
+        self._left, self._right = (_label(instant, last - first) for instant in (first, last))
+        self._room = room = max(1, width - len(self._left) - len(self._right) - 2)
+        self._counts = timeline.density(first, last, room) if last > first else [len(timeline.events)]
+        worst: dict[int, Verdict] = {}
+        self._findings: Counter[int] = Counter()
+        for instant, finding in timeline.findings:
+            if first <= instant <= last:
+                cell = cell_of(instant, first, last, room)
+                self._findings[cell] += 1
+                worst[cell] = min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)
+        self._marks = {cell: SCRUBBER_MARKS[verdict] for cell, verdict in worst.items()}
+
+    def drawn(self, cursor: Instant) -> tuple[list[Cell], list[Cell], int]:
+        """Return the axis, how many events lie in each cell, and how many findings are where one looks."""
+        here = cell_of(cursor, self._first_ns, self._last_ns, self._room)
+        axis = []
+        for cell in range(self._room):
+            mark = self._marks.get(cell)
+            if cell == here:
+                axis.append((ON_FINDING if mark else CURSOR, Tone.STRONG))
+            else:
+                axis.append((mark, MARK_TONES[mark]) if mark else (AXIS, Tone.DIM))
+        highest = max(self._counts, default=0)
+        heights = "".join(HEIGHTS[_height(count, highest)] for count in self._counts).ljust(self._room)
+        title = f"{'events':>{len(self._left)}}"[: len(self._left)]
+        return (
+            [Cell(f"{self._left} ", Tone.DIM), *merged(axis), Cell(f" {self._right}", Tone.DIM)],
+            [Cell(f"{title} ", Tone.DIM), Cell(heights), Cell(" " * (len(self._right) + 1))],
+            self._findings[here],
+        )
+
+
+def cell_of(instant: Instant, first: Instant, last: Instant, cells: int) -> int:
+    """Return in which of so many equal parts of [first, last] an instant lies; what is outside in the nearest."""
+    if last <= first:
+        return 0
+    return max(0, min(cells - 1, (instant - first) * cells // (last - first)))
+
+
+def _height(count: int, highest: int) -> int:
+    """Nothing is nothing, and one event among thousands is still to be seen."""
+    return 0 if not count else 1 + (count - 1) * (len(HEIGHTS) - 2) // max(1, highest - 1)
+
+
+def _label(instant: Instant, span: int) -> str:
+    text = rfc3339(instant)
+    if span >= 2 * DAY:
+        return text[5:16].replace("T", " ")
+    return text[11:19] if span >= 20 * SECOND else text[11:23]
+
+
+BARS: Final = {Mode.X: "█", Mode.SIX: "▓", Mode.S: "▒", Mode.IX: "▒", Mode.IS: "░"}
+TENTATIVE: Final = "·"
+OVER: Final = "╌"
+"""Past its end as far as the holder knows, and its expiry not yet reached: nobody else may have it."""
+CLASH: Final = "╬"
+"""Two leases that conflict, both standing."""
+FLOOR: Final = "▏"
+SETTLE: Final = "┊"
+HERE: Final = "│"
+EMPTY: Final = " "
+GANTT_LEGEND: Final = (
+    "█ X  ▓ SIX  ▒ S, IX  ░ IS  · tentative  ╌ broken, until its expiry  ╬ two at once  ▏ floor  ┊ settle_to  │ here"
+)
+LABEL_MOST: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class BarWindow:
+    first_ns: Instant
+    last_ns: Instant
+    cursor_ns: Instant
+
+
+def gantt(
+    rows: Sequence[str],
+    leases: LeasesWithin,
+    window: BarWindow,
+    width: int,
+    accused: AbstractSet[bytes] = frozenset(),
+) -> list[list[Cell]]:
+    """Draw a row for each domain, each exactly so many cells wide.
+
+    ``leases``: of a domain, those that touch a stretch of time. ``accused``: those that the audit found standing
+    while another did. Nothing else is drawn as a clash: bars that overlap by a few milliseconds do so because instants
+    of two clocks, or of two tokens, are no more exact than that.
+    """
+    label, room = _columns(width)
+    return [
+        [
+            Cell(f"{fitted(printable(domain), label)} "),
+            *_row(leases(domain, window.first_ns, window.last_ns), window, room, accused),
+        ]
+        for domain in rows
+    ]
+
+
+def _columns(width: int) -> tuple[int, int]:
+    """Return how wide the names of domains are, and the bars beside them."""
+    label = min(LABEL_MOST, max(8, width // 4))
+    return label, max(1, width - label - 1)
+
+
+def axis(window: BarWindow, width: int, start: str, end: str) -> list[Cell]:
+    """Draw the line above the rows: the ends of the stretch, and where one looks."""
+    label, room = _columns(width)
+    here = cell_of(window.cursor_ns, window.first_ns, window.last_ns, room)
+    line = list(f"{start}{' ' * room}"[:room])
+    if len(start) + len(end) < room and here < room - len(end):
+        line[room - len(end) :] = list(end)
+    if here < len(start):
+        line[: len(start)] = " " * len(start)
+    line[here] = "▼"
+    return [Cell(" " * (label + 1)), Cell("".join(line), Tone.DIM)]
+
+
+def _row(bars: Sequence[LeaseTrace], window: BarWindow, room: int, accused: AbstractSet[bytes]) -> list[Cell]:
+    cells: list[tuple[str, Tone]] = [(EMPTY, Tone.PLAIN)] * room
+    owners: list[LeaseTrace | None] = [None] * room
+
+    first, span, last_cell = window.first_ns, max(1, window.last_ns - window.first_ns), room - 1
+
+    def place(instant: Instant) -> int:
+        """As ``cell_of``, of what is the same for all bars reckoned once."""
+        cell = (instant - first) * room // span
+        return 0 if cell < 0 else min(cell, last_cell)
+
+    for bar in bars:
+        start, end = place(bar.granted_ns), place(min(bar.end_ns, window.last_ns))
+        if bar.end_ns >= window.first_ns:
+            for cell in range(start, end + 1):
+                cells[cell] = _filled(bar, owners[cell], accused)
+                owners[cell] = owners[cell] if cells[cell][0] == CLASH else bar
+            _name(cells, bar, start, end)
+        if not bar.given_back and bar.expiry_ns > bar.end_ns:
+            for cell in range(max(place(bar.end_ns), 0), place(min(bar.expiry_ns, window.last_ns)) + 1):
+                if cells[cell][0] == EMPTY:
+                    cells[cell] = (OVER, Tone.WARN)
+    for bar in bars:
+        for instant, mark in ((bar.witness.settle_to_ns, SETTLE), (bar.witness.floor_ns, FLOOR)):
+            if window.first_ns <= instant <= window.last_ns and cells[place(instant)][0] in (EMPTY, OVER):
+                cells[place(instant)] = (mark, Tone.DIM)
+    here = place(window.cursor_ns)
+    if cells[here][0] == EMPTY:
+        cells[here] = (HERE, Tone.DIM)
+    return merged(cells)
+
+
+def _filled(bar: LeaseTrace, other: LeaseTrace | None, accused: AbstractSet[bytes]) -> tuple[str, Tone]:
+    """Return what a cell of a bar looks like. ``other``: the lease that has the cell already."""
+    if other is not None and {other.witness.correlation_id, bar.witness.correlation_id} <= accused:
+        return CLASH, Tone.BAD
+    if bar.told[-1].witness.phase is Phase.TENTATIVE:
+        return TENTATIVE, Tone.DIM
+    return BARS[bar.mode], Tone.PLAIN if bar.given_back or bar.end is None else Tone.WARN
+
+
+def _name(cells: list[tuple[str, Tone]], bar: LeaseTrace, start: int, end: int) -> None:
+    """Write who has it into the bar, where there is room for at least the node's name."""
+    name = f" {bar.witness.holder.node} "
+    if end - start - 1 >= len(name) and all(cells[cell][0] != CLASH for cell in range(start, end + 1)):
+        for offset, character in enumerate(name):
+            cells[start + 1 + offset] = (character, Tone.STRONG)
+
+
+# -- going through it --------------------------------------------------------------------------------------------------
 
 
 SHIFTS: Final[tuple[Span, ...]] = (
@@ -122,8 +319,8 @@ BAG_MARK_WORDS: Final = "▯ open  ◫ due  ◧ closing  ■ closed  ▣ sealed"
 DAMAGED: Final = "✗"
 EVENT_MARKS: Final = {Tone.BAD: "✗ ", Tone.WARN: "! "}
 REPLAY_LEGENDS: Final = (
-    ("Record", RECORD_LEGEND),
-    ("Leases", LEASES_LEGEND),
+    ("Record", SCRUBBER_LEGEND),
+    ("Leases", GANTT_LEGEND),
     ("Bags", f"{BAG_MARK_WORDS}  {DAMAGED} damaged"),
     ("Events", "✗ counts for nobody  ! a lease not given back, or a bag with a loss"),
 )
@@ -164,12 +361,10 @@ def stepped(
         case Step.EVENT:
             return _event(timeline, place, back=back, follow=follow)
         case Step.BAG:
-            go = timeline.previous_closing if back else timeline.next_closing
-            found = go(place.instant_ns)
+            found = timeline.closing(place.instant_ns, back=back)
             return None if found is None else at_instant(timeline, found)
         case Step.FINDING:
-            look = timeline.previous_finding if back else timeline.next_finding
-            known = look(place.instant_ns)
+            known = timeline.finding(place.instant_ns, back=back)
             return None if known is None else at_instant(timeline, known[0])
 
 
@@ -246,7 +441,6 @@ class ReplayMoment:
     wish: MomentRequest
     axis: list[Cell]
     bars: list[list[Cell]]
-    domains: list[str]
     bags: list[list[Cell]]
     delivered: list[str] = field(default_factory=list)
     delivered_known: bool = True
@@ -273,7 +467,6 @@ def moment_of(timeline: Timeline, leases: Traces, tree: Tree | None, wish: Momen
         wish,
         axis(window, wish.width, *ends),
         gantt(names, leases.within, window, wish.width, accused(timeline)),
-        names,
         [_strip(state, log, wish.width) for log in sorted(state.logs)],
         _delivered(timeline, state, tree, wish),
         tree is not None,

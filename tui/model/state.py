@@ -220,6 +220,10 @@ class ClockView:
     assumed: bool
     problem: str = ""
 
+    @classmethod
+    def of_nothing(cls, realtime_ns: Instant, problem: str) -> ClockView:
+        return cls(TimeInterval.around(realtime_ns, 0), False, "none", "unknown", False, problem)  # noqa: FBT003
+
 
 @dataclass(frozen=True, slots=True)
 class ShardView:

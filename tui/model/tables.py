@@ -12,7 +12,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2s
 from itertools import groupby
@@ -26,8 +26,8 @@ from appliance.formats.shardmap import shard_text
 from timeagent.errors import Environment
 from timeagent.units import Instant, TimeInterval, rfc3339
 
-from .state import Cell, LeaseRow, Tone
-from .words import condition, matching
+from .state import Cell, DomainSubject, LeaseRow, LeaseSubject, Subject, Tone
+from .words import condition, lease_row, many_lease_row, matching
 
 ELLIPSIS: Final = "…"
 OPEN: Final = "▾"
@@ -73,23 +73,6 @@ def fitted(text: str, width: int) -> str:
     if cells_of(text) <= width:
         return head_of(text, width)
     return head_of(text, width - 1) + ELLIPSIS
-
-
-def wrapped_ranges(text: str, width: int) -> list[tuple[int, int]]:
-    """Return where each line of a text begins and ends, broken between words; a word that is too long, in itself."""
-    ranges, start = [], 0
-    while cells_of(text[start:]) > width:
-        room, end = width, start
-        while (room := room - cells_of(text[end])) >= 0:
-            end += 1
-        end = max(end, start + 1)  # a character that is wider than all the room
-        space = end if text[end] == " " else text.rfind(" ", start, end)
-        end = space if space > start else end
-        ranges.append((start, end))
-        start = end
-        while start < len(text) and text[start] == " ":
-            start += 1
-    return [*ranges, (start, len(text))]
 
 
 def width_of(line: Iterable[Cell]) -> int:
@@ -259,7 +242,6 @@ def shortened(texts: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _middle(text: str, width: int, end: str) -> str:
-    """Return the beginning of a text and an end, with an ellipsis between, in exactly a width."""
     return head_of(text, width - 1 - cells_of(end)) + ELLIPSIS + end
 
 
@@ -333,8 +315,14 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True)
 class Listing[R, C]:
-    """By what a list can be arranged, by name: by keys of a row and of what else it depends on. None: as rows come."""
+    """A list: how a row is shown, and by what rows can be arranged; what depends on more than the row is given that.
 
+    Orders and groups are by name: their keys of a row; None: as rows come.
+    """
+
+    columns: Sequence[Column]
+    cells: Callable[[R, C], tuple[Cell, ...]]
+    subject: Callable[[R], Subject]
     orders: Mapping[str, Callable[[R, C], Any] | None]
     groups: Mapping[str, Callable[[R, C], str] | None]
     texts: Callable[[Any], Sequence[str]]
@@ -393,6 +381,9 @@ def _known(value: int | None) -> int:
 
 
 LEASES: Final = Listing[LeaseRow, TimeInterval](
+    LEASE_COLUMNS,
+    lease_row,
+    lambda row: DomainSubject(row.domain),
     {
         "domain": None,
         "expiry": lambda row, _: row.expiry_ns,
@@ -412,6 +403,12 @@ LEASES: Final = Listing[LeaseRow, TimeInterval](
     attrgetter("texts"),
 )
 """In order of domain as they come. What cannot be told (None) sorts as the least."""
+MANY_LEASES: Final = replace(
+    LEASES,
+    columns=MANY_LEASE_COLUMNS,
+    cells=many_lease_row,
+    subject=lambda row: LeaseSubject(row.domain, row.correlation_id),
+)
 LEASE_OPTIONS: Final = ListOptions("domain")
 
 

@@ -6,10 +6,8 @@ Every condition has a symbol and words, so that nothing depends on colour. What 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
 from appliance.bag.logs import ClosingState
@@ -21,7 +19,6 @@ from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, Instant, Span, TimeIn
 
 from .state import Cell, ClockView, LeaseOrigin, LeaseRow, LeaseRows, LogView, NodeView, Reach, ShardView, Tone
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OVERDUE_NS: Final[Span] = 2 * SECOND
 """A bag in use that is not closed this long after it could be has nobody who closes it."""
 
@@ -31,14 +28,9 @@ OVERDUE_NS: Final[Span] = 2 * SECOND
 
 def clock_text(instant: Instant, digits: int = 1) -> str:
     """Return the time of day in UTC, rounded down: ``12:00:06.4``."""
-    seconds, rest = divmod(instant, SECOND)
+    seconds, rest = divmod(instant % DAY, SECOND)
     fraction = f".{rest:09d}"[: digits + 1] if digits else ""
-    return _second_text(seconds) + fraction
-
-
-@lru_cache(4096)
-def _second_text(seconds: int) -> str:
-    return f"{_EPOCH + timedelta(seconds=seconds):%H:%M:%S}"
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
 
 
 def short_span(span: Span) -> str:
@@ -135,31 +127,27 @@ def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
 
 
 def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
-    """Return the cells of a lease, in the order of LEASE_COLUMNS."""
     stands = condition(lease, now)
-    symbol, tone = CONDITION_CELLS[stands].text, CONDITION_CELLS[stands].tone
-    left = lease.expiry_ns - now.midpoint
-    over = stands in (Condition.OVER, Condition.RECOVERING)
-    left_text = "over" if over else short_span(max(0, left)) + ("!" if left < SECOND else " ")
-    left_tone = Tone.WARN if left < SECOND and stands is Condition.HELD else tone
+    tone, left = CONDITION_CELLS[stands].tone, lease.expiry_ns - now.midpoint
+    over, soon = stands in (Condition.OVER, Condition.RECOVERING), left < SECOND
     plain = Tone.DIM if tone is Tone.DIM else Tone.PLAIN
     words = lease_words(lease, now)
     word_tone = Tone.WARN if words.endswith("!") else Tone.DIM if tone is Tone.PLAIN else tone
+    left_text = "over" if over else short_span(max(0, left)) + ("!" if soon else " ")
     return (
-        Cell(symbol, Tone.GOOD if stands is Condition.HELD else tone),
+        Cell(CONDITION_CELLS[stands].text, Tone.GOOD if stands is Condition.HELD else tone),
         Cell(lease.domain, plain),
         Cell(lease.mode, plain),
         Cell(lease.phase, plain),
         Cell(f"{lease.node}/{lease.process}", plain),
         Cell(lease.purpose or "-", Tone.DIM),
-        Cell(left_text, left_tone),
+        Cell(left_text, Tone.WARN if soon and stands is Condition.HELD else tone),
         Cell(fence_text(lease.fence), Tone.DIM),
         Cell(words, word_tone),
     )
 
 
 def many_lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
-    """Return the cells of a lease, in the order of MANY_LEASE_COLUMNS."""
     *head, left, _, said = lease_row(lease, now)
     return (
         *head,
@@ -191,10 +179,9 @@ def matching(texts: Sequence[str], words: str) -> list[int]:
     """Return which of some texts in small letters match a filter: every word occurs in it; ``!word`` must not."""
     found = list(range(len(texts)))
     for word in words.casefold().split():
-        if word.startswith("!") and word[1:]:
-            found = [index for index in found if word[1:] not in texts[index]]
-        else:
-            found = [index for index in found if word in texts[index]]
+        wanted = len(word) == 1 or not word.startswith("!")
+        part = word if wanted else word[1:]
+        found = [index for index in found if (part in texts[index]) is wanted]
     return found
 
 
@@ -241,27 +228,19 @@ def node_rows(node: NodeView, now: TimeInterval) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for index, shard in enumerate(node.shards):
         reach, said = shard_cells(shard, now)
-        numbers = _number(shard.leases), _ceiling(shard, now), _ledger(shard)
+        ceiling = _known(shard.ceiling_ns, lambda end: f"+{short_span(end - now.midpoint)}")
+        if shard.ceiling_ns is not None and now.surely_past(shard.ceiling_ns):
+            ceiling = Cell("past", Tone.DIM)
+        ledger = _known(shard.ledger_bytes, bytes_text)
+        if shard.blocks_lost:
+            ledger = Cell(f"{shard.blocks_lost} lost !", Tone.WARN)
+        numbers = _known(shard.leases, str), ceiling, ledger
         rows.append((name if index == 0 else Cell(""), Cell(shard_text(shard.shard)), reach, *numbers, said))
     return rows
 
 
-def _number(value: int | None) -> Cell:
-    return Cell("?", Tone.WARN) if value is None else Cell(str(value))
-
-
-def _ceiling(shard: ShardView, now: TimeInterval) -> Cell:
-    if shard.ceiling_ns is None:
-        return Cell("?", Tone.WARN)
-    if now.surely_past(shard.ceiling_ns):
-        return Cell("past", Tone.DIM)
-    return Cell(f"+{short_span(shard.ceiling_ns - now.midpoint)}")
-
-
-def _ledger(shard: ShardView) -> Cell:
-    if shard.blocks_lost:
-        return Cell(f"{shard.blocks_lost} lost !", Tone.WARN)
-    return Cell("?", Tone.WARN) if shard.ledger_bytes is None else Cell(bytes_text(shard.ledger_bytes))
+def _known(value: int | None, text: Callable[[int], str]) -> Cell:
+    return Cell("?", Tone.WARN) if value is None else Cell(text(value))
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------
@@ -335,12 +314,4 @@ def clock_words(clock: ClockView) -> tuple[Cell, ...]:
         return (Cell(f"no bound: {clock.problem}", Tone.BAD),)
     between = f"{clock_text(clock.now.earliest, 3)} .. {clock_text(clock.now.latest, 3)} UTC"
     words = Cell(f"{between}  ±{span_text(clock.now.radius)}  source {clock.source}, {clock.status}")
-    if not clock.assumed:
-        return (words,)
-    return (words, Cell("  assumed: stated by the policy, not measured", Tone.WARN))
-
-
-def radius_words(clock: ClockView) -> str:
-    if not clock.bounded:
-        return "no bound"
-    return f"±{span_text(clock.now.radius)}" + (" assumed" if clock.assumed else "")
+    return (words, Cell("  assumed: stated by the policy, not measured", Tone.WARN)) if clock.assumed else (words,)

@@ -16,57 +16,38 @@ from ..model import clocks, tables
 from ..model import state as model
 from ..model.clocks import AXIS_COLUMN, CLOCK_LEGEND, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockHistory, ClockRows
 from ..model.overview import health_lines, leases_count, leases_title, not_known, nothing_words, time_line
-from ..model.state import BagCell, Cell, ClockSubject, ClusterState, DomainSubject, LeaseRow, Subject, Tone
-from ..model.tables import LEASE_COLUMNS, LEASE_OPTIONS, LEASES, MANY_LEASE_COLUMNS, NODE_COLUMNS, Field, cells_of
-from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
+from ..model.state import BagCell, Cell, ClockSubject, ClusterState, LeaseRow, Subject, Tone
+from ..model.tables import LEASE_OPTIONS, LEASES, MANY_LEASES, NODE_COLUMNS, Field, cells_of
+from ..model.words import clock_text, lease_words, log_words, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 
 class LeaseTable(ListTable[LeaseRow, TimeInterval]):
-    """Leases, narrowed, sorted and in groups as they are wanted; what the overview shows of them."""
+    """Leases; as the overview shows them."""
 
     LISTING = LEASES
-    _state: ClusterState
-
-    def __init__(self, columns: Sequence[tables.Column] = LEASE_COLUMNS, name: str = "leases") -> None:
-        super().__init__(columns, LEASE_OPTIONS, id=name)
 
     def show(self, state: ClusterState, wanted: tables.ListOptions) -> None:
-        self._state = state
-        self.show_list(state.leases, wanted, state.clock.now)
+        def title(shown: int) -> str:
+            return self.heading(state, shown, wanted)
 
-    def title_of(self, shown: int) -> str:
-        return leases_title(self._state, shown, self.wanted.words)
+        self.show_list(state.leases, wanted, state.clock.now, title, nothing_words(state, wanted.words))
 
-    def nothing(self) -> str:
-        return nothing_words(self._state, self.wanted.words)
-
-    def cells_of(self, row: LeaseRow) -> tuple[Cell, ...]:
-        return lease_row(row, self._state.clock.now)
-
-    def subject_of(self, row: LeaseRow) -> Subject:
-        return DomainSubject(row.domain)
+    def heading(self, state: ClusterState, shown: int, wanted: tables.ListOptions) -> str:
+        return leases_title(state, shown, wanted.words)
 
 
 class LeaseList(LeaseTable):
-    def __init__(self) -> None:
-        super().__init__(MANY_LEASE_COLUMNS, "lease-list")
+    LISTING = MANY_LEASES
 
-    def title_of(self, shown: int) -> str:
-        wanted = self.wanted
-        parts = [f"Leases   {f'{shown} shown of ' if wanted.words else ''}{leases_count(self._state)}"]
+    def heading(self, state: ClusterState, shown: int, wanted: tables.ListOptions) -> str:
+        parts = [f"Leases   {f'{shown} shown of ' if wanted.words else ''}{leases_count(state)}"]
         parts += [f"filter: {wanted.words}"] if wanted.words else []
         parts.append(f"sort: {wanted.order} {'▼' if wanted.backwards else '▲'}")
         parts += [] if wanted.group == "none" else [f"by {wanted.group}"]
         return "   ".join(parts)
-
-    def cells_of(self, row: LeaseRow) -> tuple[Cell, ...]:
-        return many_lease_row(row, self._state.clock.now)
-
-    def subject_of(self, row: LeaseRow) -> Subject:
-        return model.LeaseSubject(row.domain, row.correlation_id)
 
 
 class LeaseFacts(WordsLine):
@@ -168,7 +149,13 @@ class OverviewScreen(LeaseScreen):
     AUTO_FOCUS = "#leases"
 
     def parts(self) -> Iterable[Widget]:
-        return WordsLine(id="health"), NodeTable(), LeaseTable(), BagStrip(), WordsLine(id="clock", title="Time")
+        return (
+            WordsLine(id="health"),
+            NodeTable(),
+            LeaseTable(id="leases"),
+            BagStrip(),
+            WordsLine(id="clock", title="Time"),
+        )
 
     def draw(self, state: ClusterState) -> None:
         self.query_one("#health", WordsLine).say_lines(health_lines(state))
@@ -190,7 +177,7 @@ class LeasesScreen(LeaseScreen):
     ]
 
     def parts(self) -> Iterable[Widget]:
-        return LeaseList(), LeaseFacts()
+        return LeaseList(id="lease-list"), LeaseFacts()
 
     def draw(self, state: ClusterState) -> None:
         self.table.show(state, self.options)

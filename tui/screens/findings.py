@@ -17,8 +17,8 @@ from timeagent.units import Instant
 
 from ..app import EvidenceScreen
 from ..model import findings as model
-from ..model.findings import EVIDENCE_LEGEND, FINDING_COLUMNS, FINDING_OPTIONS, FINDINGS, FindingEvidence, LinkPath
-from ..model.state import Cell, FindingSubject, Subject
+from ..model.findings import EVIDENCE_LEGEND, FINDING_OPTIONS, FINDINGS, FindingEvidence, LinkPath
+from ..model.state import FindingSubject, Subject
 from ..model.tables import ExportSheet, ListOptions
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
@@ -31,35 +31,19 @@ if TYPE_CHECKING:
 class FindingTable(ListTable[Finding, Mapping[str, Instant]]):
     LISTING = FINDINGS
 
-    def __init__(self) -> None:
-        super().__init__(FINDING_COLUMNS, FINDING_OPTIONS, id="finding-list")
-        self._all: Sequence[Finding] = ()
-        self._times: Mapping[str, Instant] = {}
-        self._nothing_words = ""
-
     def show(
         self, findings: Sequence[Finding], times: Mapping[str, Instant], wanted: ListOptions, nothing: str
     ) -> None:
         """Show findings, worst first, as they are wanted. ``nothing``: why there are none."""
-        self._all, self._times, self._nothing_words = findings, times, nothing
-        self.show_list(findings, wanted, times)
 
-    def title_of(self, shown: int) -> str:
-        wanted = self.wanted
-        part = f" of {len(self._all)}" if shown != len(self._all) else ""
-        order = f"   {wanted.order}{' turned' if wanted.backwards else ''}"
-        order += "" if wanted.group == "none" else f", by {wanted.group}"
-        words = f"   filter: {wanted.words}" if wanted.words else ""
-        return f"Findings {shown}{part}{order}{words}" if self._all else "Findings"
+        def title(shown: int) -> str:
+            part = f" of {len(findings)}" if shown != len(findings) else ""
+            order = f"   {wanted.order}{' turned' if wanted.backwards else ''}"
+            order += "" if wanted.group == "none" else f", by {wanted.group}"
+            words = f"   filter: {wanted.words}" if wanted.words else ""
+            return f"Findings {shown}{part}{order}{words}" if findings else "Findings"
 
-    def nothing(self) -> str:
-        return self._nothing_words
-
-    def cells_of(self, row: Finding) -> tuple[Cell, ...]:
-        return model.finding_row(row, self._times.get(row.id))
-
-    def subject_of(self, row: Finding) -> Subject:
-        return FindingSubject(row.id)
+        self.show_list(findings, wanted, times, title, nothing)
 
     @property
     def findings(self) -> list[Finding]:
@@ -171,6 +155,7 @@ class FindingsScreen(EvidenceScreen):
 
     NAME = "findings"
     FILTERS = True
+    PARTS = ("finding-list", "link-whole")
     LEGENDS = (("Findings", model.FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
     LISTING = FINDINGS
@@ -196,20 +181,15 @@ class FindingsScreen(EvidenceScreen):
     def parts(self) -> Iterable[Widget]:
         yield WordsLine(id="audit-line")
         with Container(id="finding-parts"):
-            yield FindingTable()
+            yield FindingTable(id="finding-list")
             yield ChainTable()
         yield WordsLine(id="link-whole")
 
     def on_mount(self) -> None:
         self.set_interval(PERIOD, self.look)
 
-    @property
-    def _there(self) -> bool:
-        """Whether its parts are there: answers also come while the program ends."""
-        return self.is_mounted and bool(self.query(FindingTable)) and bool(self.query("#link-whole"))
-
     def look(self) -> None:
-        if not self.is_current or not self._there:
+        if not self.is_current or not self.whole:
             return
         archive, state = self.top.archives.archive, self.state
         if archive is None or self.top.archives.busy:
@@ -242,7 +222,7 @@ class FindingsScreen(EvidenceScreen):
         if isinstance(event.table, FindingTable):
             self._about()
         else:
-            self._whole()
+            self._show_whole()
 
     def _about(self) -> None:
         finding, archive, table = self.query_one(FindingTable).finding, self._archive, self.query_one(ChainTable)
@@ -257,7 +237,7 @@ class FindingsScreen(EvidenceScreen):
             self._asked = finding.id
             table.show_nothing("following the evidence …")
             self.top.work(partial(model.evidence_of, finding, archive), partial(self._take, finding, archive))
-        self._whole()
+        self._show_whole()
 
     def _take(self, finding: Finding, archive: Archive, found: FindingEvidence | TenureError) -> None:
         if archive is not self._archive:
@@ -266,10 +246,10 @@ class FindingsScreen(EvidenceScreen):
             self._looked.clear()
         self._looked[finding.id] = found
         self._asked = None
-        if self._there:
+        if self.whole:
             self._about()
 
-    def _whole(self) -> None:
+    def _show_whole(self) -> None:
         table, finding = self.query_one(ChainTable), self.query_one(FindingTable).finding
         text = table.text if table.has_focus else printable(finding.explanation) if finding else ""
         self.query_one("#link-whole", WordsLine).say(text)
@@ -309,12 +289,12 @@ class FindingsScreen(EvidenceScreen):
             super().chosen()
         else:
             self.set_focus(self.query_one(ChainTable))
-            self._whole()
+            self._show_whole()
 
     def action_back(self) -> None:
         if self.query_one(ChainTable).has_focus:
             self.set_focus(self.query_one(FindingTable))
-            self._whole()
+            self._show_whole()
             return
         super().action_back()
 

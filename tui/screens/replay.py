@@ -21,8 +21,7 @@ from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
 from ..app import EvidenceScreen
 from ..model import replaying
-from ..model.gantt import Scrubber
-from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, at_instant
+from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, Scrubber, at_instant
 from ..model.state import Cell, DomainSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
@@ -151,17 +150,13 @@ class EventTable(PickTable):
 
     @property
     def domain(self) -> str | None:
-        event = self.event
-        return next((name for name, _ in leases_of(event)), None) if event is not None else None
+        return None if self.event is None else next((name for name, _ in leases_of(self.event)), None)
 
     @property
     def subject(self) -> Subject | None:
-        event = self.event
-        if event is None:
-            return None
-        if not event.where.path:
-            return None if self.domain is None else DomainSubject(printable(self.domain))
-        return event.where
+        if self.event is not None and self.event.where.path:
+            return self.event.where
+        return None if self.domain is None else DomainSubject(printable(self.domain))
 
 
 SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))
@@ -220,12 +215,12 @@ WAITED: Final = 0.05
 """Seconds for which bars are waited for: mostly they are there by then, and all is drawn at once."""
 SPAN_AT_FIRST, SPAN_AT_FINDING = SPANS[4], SPANS[2]
 """How much the bars show."""
-PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
 
 
 class ReplayScreen(EvidenceScreen):
     NAME = "replay"
     READS_STATE = False
+    PARTS = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
     LEGENDS = replaying.REPLAY_LEGENDS
     AUTO_FOCUS = "#events"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -274,11 +269,6 @@ class ReplayScreen(EvidenceScreen):
     def on_mount(self) -> None:
         self.set_interval(TICK, self._tick)
 
-    @property
-    def _whole(self) -> bool:
-        """Whether its parts are there: answers also come while the program ends."""
-        return self.is_mounted and all(self.query_one_optional(f"#{part}") is not None for part in PARTS)
-
     # What there is.
 
     @property
@@ -287,12 +277,13 @@ class ReplayScreen(EvidenceScreen):
         return None if self._reading is None else self._reading.timeline
 
     def look(self) -> None:
-        if not self._whole:
+        if not self.whole:
             return
-        archive = self.top.archives.archive
-        self._waiting = archive is None or self.top.archives.busy
+        archives = self.top.archives
+        archive = archives.archive
+        self._waiting = archive is None or archives.busy
         if archive is None or self._waiting:
-            self.query_one(ScrubberLine).say(self.top.archives.words(self.state))
+            self.query_one(ScrubberLine).say(archives.words(self.state))
             self.query_one(EventTable).show((), 0, None, "")
             return
         reading = self._reading
@@ -327,7 +318,7 @@ class ReplayScreen(EvidenceScreen):
     def _paint(self) -> None:
         """Draw what costs little at once; the rest comes from a thread."""
         reading = self._reading
-        if reading is None or not self._whole:
+        if reading is None or not self.whole:
             return
         timeline, line = reading.timeline, self.query_one(ScrubberLine)
         if not timeline.events:
@@ -373,7 +364,7 @@ class ReplayScreen(EvidenceScreen):
 
     def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
         self._busy = False
-        if self._whole and not isinstance(found, TenureError):
+        if self.whole and not isinstance(found, TenureError):
             if timeline is self.timeline:
                 self._moment = found
                 self.query_one(MomentParts).show(found, self._logs)
@@ -386,7 +377,7 @@ class ReplayScreen(EvidenceScreen):
     # Keys.
 
     def _tick(self) -> None:
-        if not self.is_current or not self._whole:
+        if not self.is_current or not self.whole:
             return
         archives = self.top.archives
         if self._waiting or archives.busy or self._reading is None or archives.archive is not self._reading.archive:
@@ -473,7 +464,7 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
         def take(found: tuple[Timeline, Changes] | TenureError) -> None:
-            if reading is self._reading and reading.take(lens, found) and self._whole:
+            if reading is self._reading and reading.take(lens, found) and self.whole:
                 self._show_reading(reading)
 
         self.top.work(lambda: reading.archive.changed(lens), take)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.closed import open_lock
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
@@ -60,24 +60,18 @@ def domain_rows(state: ClusterState, domain: str) -> Iterator[DetailLine]:
         yield words(f"  holder {row.node}/{row.process} {row.purpose}", HolderSubject(row.node, row.process))
 
 
-def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[DetailLine]:
-    rows = [row for row in state.leases if (row.node, row.process) == (subject.node, subject.process)]
-    yield fact("node", subject.node, NodeSubject(subject.node))
-    yield fact("process", str(subject.process))
-    if state.view is not model.ViewKind.RECORD:
-        present = {row.holder_present for row in rows}
-        there = "it runs" if True in present else "it is gone" if False in present else "cannot be told from here"
-        yield fact("runs?", there)
-    yield from _rows(state, rows, counted(len(rows), "lease"))
-
-
-def held_on(state: ClusterState, node: str) -> Iterator[DetailLine]:
-    rows = [row for row in state.leases if row.node == node]
+def held(state: ClusterState, node: str, process: int | None = None) -> Iterator[DetailLine]:
+    rows = [row for row in state.leases if row.node == node and process in (None, row.process)]
     known = state.view is model.ViewKind.RECORD or all(s.freshness.reach is model.Reach.ANSWERS for s in state.shards)
-    yield from _rows(state, rows, f"Holds {counted(len(rows), 'lease')}" + ("" if known else ", as far as is known"))
-
-
-def _rows(state: ClusterState, rows: Sequence[model.LeaseRow], title: str) -> Iterator[DetailLine]:
+    title = f"Holds {counted(len(rows), 'lease')}" + ("" if known else ", as far as is known")
+    if process is not None:
+        title = counted(len(rows), "lease")
+        yield fact("node", node, NodeSubject(node))
+        yield fact("process", str(process))
+        if state.view is not model.ViewKind.RECORD:
+            present = {row.holder_present for row in rows}
+            there = "it runs" if True in present else "it is gone" if False in present else "cannot be told from here"
+            yield fact("runs?", there)
     yield BLANK
     yield heading(title)
     yield from (_row(state, row) for row in rows[:LEASES_SHOWN])
@@ -148,11 +142,7 @@ class FrameLines(Sequence[DetailLine]):
     def __len__(self) -> int:
         return len(self._head) + len(self._frame.timestamps)
 
-    @overload
-    def __getitem__(self, index: int) -> DetailLine: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[DetailLine]: ...
-    def __getitem__(self, index: int | slice) -> DetailLine | Sequence[DetailLine]:
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - a line, or lines
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         if index < len(self._head):
@@ -184,8 +174,8 @@ class SubjectTeller:
         match subject:
             case Evidence():
                 return place_details(self.tree(), subject)
-            case HolderSubject():
-                return list(holder_details(self.state, subject))
+            case HolderSubject(node, process):
+                return list(held(self.state, node, process))
             case LeaseSubject():
                 return list(self.lease(subject))
             case model.BagSubject():
@@ -193,7 +183,7 @@ class SubjectTeller:
             case model.DomainSubject(name):
                 return list(self.domain(name))
             case NodeSubject(name):
-                return [*self.node(name), *held_on(self.state, name)]
+                return [*self.node(name), *held(self.state, name)]
             case model.ClockSubject(name):
                 return list(self.clock(name))
             case model.NamedSubject(name):
@@ -321,8 +311,8 @@ class LiveTeller(SubjectTeller):
         )
 
     def bag(self, subject: model.BagSubject) -> Iterator[DetailLine]:
-        log = next((each for each in self.state.logs if each.name == subject.log), None)
-        cell = next((each for each in log.bags if each.start_ns == subject.start_ns), None) if log else None
+        bags = ((log, bag) for log in self.state.logs if log.name == subject.log for bag in log.bags)
+        log, cell = next((pair for pair in bags if pair[1].start_ns == subject.start_ns), (None, None))
         if log is None or cell is None:
             yield words("it is not among the newest bags: tenure bag ls shows older ones", tone=Tone.WARN)
             return

@@ -136,9 +136,8 @@ class LiveSource:
         if not numbers.ceiling_ns:
             raise ShardUnavailable("starting", f"shard {shard_text(shard)} is starting: it may not grant yet")
         question = self._shards.get(shard)
-        before = None if question is None else question.answer
         earlier: tuple[LeaseView, ...] = ()
-        if before is not None:
+        if question is not None and (before := question.answer) is not None:
             earlier = before.earlier if before.numbers.incarnation == numbers.incarnation else before.leases
         taken = {view.domain for view in leases} if earlier else set()
         return ShardAnswer(numbers, tuple(leases), asked_ns, tuple(v for v in earlier if v.domain not in taken))
@@ -159,11 +158,9 @@ class LiveSource:
     # -- telling: any thread, never blocks -----------------------------------------------------------------------------
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
-        """Return what is known now. A live source knows of no other instant."""
         assert instant is None, "a live source knows only what is now"
         clock = self._clock()
-        answer = self.mount.answer
-        mount = self.mount.freshness()
+        answer, mount = self.mount.answer, self.mount.freshness()
         if answer is None:
             return ClusterState(str(self._where.path), clock, mount)
         asked = self._shards
@@ -206,7 +203,6 @@ class LiveSource:
             yield from self._others.checks()
 
     def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[model.DetailLine]:
-        """Return what is known of a subject now. Reads the mount where bytes are asked for."""
         del instant
         return LiveTeller(self.state_at(), self.mount.answer).told(subject)
 
@@ -214,16 +210,15 @@ class LiveSource:
 
     def _clock(self) -> ClockView:
         problem = "the policy is not read yet"
-        if self._open is not None:
-            try:
+        try:
+            if self._open is not None:
                 look = self._open.time.look()
-            except BadTime as refused:
-                problem = refused.message
-            else:
-                status = look.status.word
-                return ClockView(look.now, bounded=True, source=look.source, status=status, assumed=look.assumed)
-        now = TimeInterval.around(self._machine.realtime_ns(), 0)
-        return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
+                return ClockView(
+                    look.now, bounded=True, source=look.source, status=look.status.word, assumed=look.assumed
+                )
+        except BadTime as refused:
+            problem = refused.message
+        return ClockView.of_nothing(self._machine.realtime_ns(), problem)
 
     @staticmethod
     def _shard_view(answer: MountAnswer, shard: int, question: AskedQuestion[ShardAnswer] | None) -> model.ShardView:
@@ -434,7 +429,6 @@ def told_clock(there: TimeThere) -> NodeClock:
 
 
 def own_clock(node: str, look: Look, answered_ns: int) -> NodeClock:
-    """Return what this machine's own clock says, where no shard of it can be asked."""
     ahead = TimeInterval(look.now.earliest - answered_ns, look.now.latest - look.boot_ns)
     return NodeClock(
         node,

@@ -359,20 +359,15 @@ class OpenMount:
         if shard not in self._runs or self._runs[shard][0] != newest.incarnation:
             self._runs[shard] = (newest.incarnation, self._incarnations(chain, numbers))
         size = None
-        files = self._ledger_files(*name)
+        names = self._storage.list_afresh(ledger_path(*name, bytes(8)).rpartition("/")[0]) or []
+        files = sorted(each for name in names if (each := parse_ledger_name(name)) is not None)
         for incarnation in reversed(self._runs[shard][1]):
             size = None
-            for number in files.get(incarnation, [])[-_LEDGERS_READ:]:
-                size = self._ledger(ledger_path(*name, incarnation, number))
+            for file in [file for file in files if file[0] == incarnation][-_LEDGERS_READ:]:
+                path, size = ledger_path(*name, *file), None
+                with contextlib.suppress(Damaged):  # the auditor's business; what was read before it stands
+                    size = self._tails.setdefault(path, LedgerTail(self.root / path)).read(self._book)
         return ChainEnd(newest, size)
-
-    def _ledger_files(self, map_number: int, shard: int) -> dict[bytes, list[int]]:
-        """Return the numbers of each run's ledger files, in order."""
-        names = self._storage.list_afresh(ledger_path(map_number, shard, bytes(8)).rpartition("/")[0]) or []
-        found: dict[bytes, list[int]] = {}
-        for incarnation, number in sorted(each for name in names if (each := parse_ledger_name(name)) is not None):
-            found.setdefault(incarnation, []).append(number)
-        return found
 
     def _incarnations(self, chain: StoredChain, numbers: list[int]) -> list[bytes]:
         """Return the newest runs of a chain, newest first: a lease of the run before can still be out."""
@@ -389,13 +384,6 @@ class OpenMount:
     def _record(chain: StoredChain, number: int) -> CeilingRecord | None:
         data = chain.read(number)
         return None if data is None else open_ceiling(data, f"ceiling record {number}")[0]
-
-    def _ledger(self, path: str) -> int | None:
-        tail = self._tails.setdefault(path, LedgerTail(self.root / path))
-        try:
-            return tail.read(self._book)
-        except Damaged:
-            return None  # the auditor's business; what was read before it stands
 
     # -- bags ----------------------------------------------------------------------------------------------------------
 

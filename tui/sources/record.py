@@ -108,10 +108,7 @@ class RecordSource:
         """Return what the copy tells of an instant; None: of its end. The same value where nothing is new."""
         record = self.record
         if record is None:
-            now = TimeInterval.around(self._machine.realtime_ns(), 0)
-            clock = model.ClockView(
-                now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy"
-            )
+            clock = model.ClockView.of_nothing(self._machine.realtime_ns(), "a copy")
             error = self.reading.error
             reading = model.Freshness(model.Reach.WAITING, problem=self._words)  # however long it takes
             mount = reading if error is None else model.Freshness(model.Reach.SILENT, None, 0, error.message)

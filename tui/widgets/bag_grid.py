@@ -53,7 +53,6 @@ class BagLayout:
         self.rows = self._newest - self._oldest + 1 if log.bags else 0
 
     def row_start(self, row: int) -> Instant:
-        """Return where a row begins; row 0 is the newest."""
         return (self._newest - row) * self._row
 
     def place(self, start: Instant) -> tuple[int, int]:
@@ -160,7 +159,6 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(self._start - self._start % span + cells * span)
 
     def action_newest(self) -> None:
-        """Go to the newest bag, and stay on the newest."""
         if self._bags:
             self.go_to(self._bags[-1].start_ns)
             self._follows = True

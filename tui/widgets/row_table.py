@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Final
 
+from rich.segment import Segment
+from rich.style import Style as Drawn
 from textual.binding import Binding, BindingType
 from textual.events import Click
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -23,7 +25,7 @@ from ..model import tables
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
 from ..model.tables import OPEN, Arrangement, Column, ColumnWidths, Field, GroupHeading, ListOptions, arrange, cut
 from ..model.words import matching, short_span
-from .lines import STYLES, KeptBar, KeptLines
+from .lines import STYLES, Titled
 
 type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
 """Asks, and calls back on the screen's thread."""
@@ -32,10 +34,36 @@ type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], 
 type RowAt = Callable[[int], Sequence[Field]]
 
 ROWS_WRITTEN_MAX: Final = 100_000
+LINES_KEPT_MAX: Final = 1_024
+"""So many lines of a table are kept as they were drawn: most keys show again what was seen before."""
 
 
-class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
-    """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
+class KeptBar(ScrollBar):
+    """Is not drawn again where it stood before: for its many lines the library asks as many styles as for a page."""
+
+    def __init__(self, thickness: int) -> None:
+        super().__init__(name="vertical", thickness=thickness)
+        self._drawn: dict[object, list[Strip]] = {}
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn.clear()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if len(self._drawn) > LINES_KEPT_MAX // crop.height:
+            self._drawn.clear()
+        place = self.window_virtual_size, self.window_size, self.position
+        looks = crop, self.size, *place, self.mouse_over, self.grabbed
+        if looks not in self._drawn:
+            self._drawn[looks] = super().render_lines(crop)
+        return self._drawn[looks]
+
+
+class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
+    """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected.
+
+    A line that looks as it did is not drawn again: not where it scrolls, and not where its screen is seen again.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_up", "Up", show=False),
@@ -46,7 +74,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end,G", "scroll_end", "Last row", show=False),
     ]
 
-    TONES = STYLES | {Tone.GOOD: "$text-success"}  # in tables much is good
     headed: ClassVar[bool] = True
     indent: ClassVar[int] = 0
     """How many cells stand before the columns."""
@@ -58,6 +85,11 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
         self._laid: tuple[object, ColumnWidths] | None = None
+        self._styles_kept: dict[str, Drawn] = {}
+        self._drawn: dict[object, Strip] = {}
+        self._drawn_width = -1
+        self._framed: dict[int, tuple[Strip, Strip]] = {}
+        """By the identity of a line, which another theme, focus or width makes anew: the line, and all of it."""
         self.show_title(title)
 
     @property
@@ -67,6 +99,54 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
             bar.display = False
             self.app._start_widget(self, bar)  # noqa: SLF001 - the library has no other door for a bar of one's own
         return self._vertical_scrollbar
+
+    def notify_style_update(self) -> None:
+        """Forget what was drawn in another theme, or with another focus."""
+        super().notify_style_update()
+        self._styles_kept.clear()
+        self._drawn.clear()
+
+    def style_of(self, tone: Tone) -> Drawn:
+        known = self._styles_kept.get(tone)
+        if known is None:
+            style = "$text-success" if tone is Tone.GOOD else STYLES[tone]  # in tables much is good
+            whole = self.visual_style
+            known = self._styles_kept[tone] = ((whole + Style.parse(style)) if style else whole).rich_style
+        return known
+
+    def kept(self, name: object, width: int, line: Callable[[], Strip]) -> Strip:
+        """Return a line that was drawn in this width since all was drawn anew, else draw it. ``name``: which it is."""
+        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
+            self._drawn.clear()
+            self._drawn_width = width
+        strip = self._drawn.get(name)
+        if strip is None:
+            strip = self._drawn[name] = line()
+        return strip
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return lines with what stands around them; that is kept too: the library asks a dozen styles for it."""
+        if crop.x or crop.width != self.outer_size.width:
+            return super().render_lines(crop)
+        above = self.gutter.top
+        lines = {y: self.render_line(y - above) for y in crop.line_range if y >= above}
+        if any(id(line) not in self._framed for line in lines.values()):
+            if len(self._framed) > LINES_KEPT_MAX:
+                self._framed.clear()
+            drawn = super().render_lines(crop)
+            self._framed.update((id(line), (line, drawn[y - crop.y])) for y, line in lines.items())
+            return drawn
+        edge = super().render_lines(Region(0, crop.y, crop.width, above - crop.y)) if crop.y < above else []
+        return [*edge, *(self._framed[id(line)][1] for line in lines.values())]
+
+    def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
+        """Draw a line; spaces that lead stand by themselves: drawn as SVG, some readers would leave them out."""
+        drawn = []
+        for cell in line:
+            words = cell.text.lstrip(" ")
+            parts = " " * (len(cell.text) - len(words)), words
+            drawn += [Segment(part, self.style_of(cell.tone)) for part in parts if part]
+        return Strip(drawn).adjust_cell_length(width, self.style_of(Tone.PLAIN))
 
     @property
     def count(self) -> int:
@@ -79,7 +159,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         if same:
             return
         self._laid = None
-        self.forget_lines()
+        self._drawn.clear()
         self._make_room()
         self.refresh()
 
@@ -135,7 +215,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         if self._laid is None or self._laid[0] != key:
             found = tables.layout(self._columns, width, [self.in_sight(index) for index in sight])
             if self._laid is not None and self._laid[1] != found:
-                self.forget_lines()
+                self._drawn.clear()
             self._laid = key, found
         return self._laid[1]
 
@@ -281,29 +361,21 @@ class ListTable[R, C](PickTable):
     """Rows in an order and in groups, narrowed; the cursor stays on its row, wherever that goes."""
 
     LISTING: ClassVar[tables.Listing[Any, Any]]
+    wanted: ListOptions
+    _made: Arrangement[R] | None = None
 
-    def __init__(self, columns: Sequence[Column], options: ListOptions, **settings: str) -> None:
-        super().__init__(columns, "", **settings)
-        self.wanted = options
-        self._made: Arrangement[R] | None = None
+    def __init__(self, **settings: str) -> None:
+        super().__init__(self.LISTING.columns, "", **settings)
 
-    def title_of(self, shown: int) -> str:
-        """Return the title, where so many rows are shown."""
-        raise NotImplementedError
+    def show_list(
+        self, rows: Sequence[R], wanted: ListOptions, context: C, title: Callable[[int], str], nothing: str
+    ) -> None:
+        """Show rows, with what else they depend on. Many stay as they are until a thread has arranged them.
 
-    def nothing(self) -> str:
-        """Say why no row is shown."""
-        raise NotImplementedError
-
-    def cells_of(self, row: R) -> tuple[Cell, ...]:
-        raise NotImplementedError
-
-    def subject_of(self, row: R) -> Subject:
-        raise NotImplementedError
-
-    def show_list(self, rows: Sequence[R], wanted: ListOptions, context: C) -> None:
-        """Show rows, with what else their order depends on. Many stay as they are until a thread has arranged them."""
+        ``title`` is told how many are shown; ``nothing``: why there are none.
+        """
         self.wanted = wanted
+        self._given, self._title_of, self._why = context, title, nothing
         made = self._made
         if made is not None and made.wanted == wanted and made.rows is rows:
             self._fill()
@@ -339,23 +411,24 @@ class ListTable[R, C](PickTable):
 
     def _fill(self, place: int | None = None) -> None:
         """Draw what is arranged, the cursor on a place; without one, on what it is on, wherever that is now."""
-        made = self._made
-        self.show_title(self.title_of(0 if made is None else made.shown))
+        made, listing, context = self._made, self.LISTING, self._given
+        self.show_title(self._title_of(0 if made is None else made.shown))
         if made is None:
             self.show_rows(0, lambda _index: (), "arranging …")
             return
-        cells = lru_cache(DRAWN_MAX)(self._cells)  # asked for a row's widths, and again for its line
-        self.show_picks(len(made.places), cells, self.nothing(), self._about, place)
 
-    def _cells(self, index: int) -> tuple[Cell, ...]:
-        row = self.at(index)
-        if isinstance(row, GroupHeading):
-            return Cell(OPEN), Cell(f"{row.name}  {row.count}"), *(Cell(""),) * (len(self._columns) - 2)
-        return self.cells_of(row)
+        @lru_cache(DRAWN_MAX)  # asked for a row's widths, and again for its line
+        def cells(index: int) -> tuple[Cell, ...]:
+            row = made.at(index)
+            if isinstance(row, GroupHeading):
+                return Cell(OPEN), Cell(f"{row.name}  {row.count}"), *(Cell(""),) * (len(self._columns) - 2)
+            return listing.cells(row, context)
 
-    def _about(self, index: int) -> Subject | str:
-        row = self.at(index)
-        return row.name if isinstance(row, GroupHeading) else self.subject_of(row)
+        def about(index: int) -> Subject | str:
+            row = made.at(index)
+            return row.name if isinstance(row, GroupHeading) else listing.subject(row)
+
+        self.show_picks(len(made.places), cells, self._why, about, place)
 
     def at(self, index: int) -> R | GroupHeading:
         assert self._made is not None
@@ -453,10 +526,6 @@ class DetailTable(PickTable):
     @property
     def text(self) -> str:
         return self._lines[self.cursor].text.strip() if self._lines else ""
-
-    @property
-    def lines(self) -> Sequence[DetailLine]:
-        return self._lines
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         line = self._lines[index]

@@ -75,7 +75,7 @@ class DeskLine(DeskConnection):
         return self._at.to_desk.pop(0) if self._at.to_desk else None
 
 
-class ProcessLine(quick_run.Line):
+class ProcessLine(wire.Line):
     """The process's end."""
 
     def __init__(self, socket: Socket) -> None:

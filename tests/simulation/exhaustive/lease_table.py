@@ -88,7 +88,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
         (
             decisions,
             "conflicts",
-            "return (one, other) not in _COMPATIBLE",
+            "return other not in _BESIDE[one]",
             "return Mode.X in (one, other)",
         ),
         _MODES,

@@ -216,8 +216,8 @@ MUTANTS: dict[str, Fault] = {
     "what is known of some bags taken for all of the rack": (
         closedbags,
         "ClosedBags._names",
-        "known.start_ns <= start and (end <= known.end_ns)",
-        "True",
+        "begin <= start and end <= until",
+        "until",
         bags.test_reading_that_begins_inside_a_bag_has_its_rest_however_many_bags_follow,
         (False,),
     ),

@@ -113,7 +113,11 @@ MUTANTS = {
     "what is asked of the frame": ("_asked", "frame_checks(evidence, span, policy)", "()"),
     "what is asked of its leases": ("_asked", "lease_checks(evidence, held)", "()"),
     "how old its time may be": ("judge_frame", "stale_time(frame, token, where)", "()"),
-    "the policy that it names": ("judge_frame", "not _dropped(evidence, policy)", "True"),
+    "the policy that it names": (
+        "judge_frame",
+        "not any((_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried))",
+        "True",
+    ),
     "the shard's clock": ("_beyond", "held.token.radius_ns > policy.radius_ns_max", "False"),
 }
 

@@ -245,7 +245,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
         (tui.screens.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
-        (tui.widgets.lines, "WordsLine.say_lines", "other and self.styles.is_auto_height", "True"),
+        (tui.widgets.lines, "WordsLine.say_lines", "self.styles.is_auto_height and self._is_taller(content)", "True"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
         (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),
         (tui.screens.replay, "ReplayScreen._ask", "WAITED", "None"),

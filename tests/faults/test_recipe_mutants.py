@@ -152,7 +152,7 @@ MUTANTS = {
     ),
     "what is left out of a large block is not counted": Mutant(
         hosted_shard,
-        "LeaseCounts._count",
+        "LeaseCounts.count",
         "self.grants[part] += weight",
         "self.grants[part] += 1",
         count_tests.test_large_block_is_counted_by_a_sample,

@@ -182,8 +182,19 @@ class SessionLeases:
     # -- keeping -------------------------------------------------------------------------------------------------------
 
     def due(self, latest: Instant) -> list[SessionLease]:
-        """Return those that have leases and have used up the renewal period."""
-        return [each for each in self.all() if (each.leases or each.owed) and is_due(each, latest, self._policy)]
+        """Return those that have used up the renewal period, themselves or leases that run out before them."""
+        return [
+            each
+            for each in self.all()
+            if (each.leases or each.owed) and (is_due(each, latest, self._policy) or self._lacks_halves(each, latest))
+        ]
+
+    def _lacks_halves(self, session_lease: SessionLease, latest: Instant) -> bool:
+        """Whether leases under it that lack their second half are due: they may run out before it."""
+        if part_of(session_lease.signed)[1] is Half.WHOLE:
+            return False
+        lacking = [each for each in self._under(session_lease) if each.alone_until_ns is not None]
+        return any(each.ended is None and is_due(each, latest, self._policy) for each in lacking)
 
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""

@@ -317,6 +317,29 @@ def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite
     assert lease.expiry_ns > expiry
 
 
+# Its session lease is renewed meanwhile, as half of one, and would not be due again before the lease is over.
+def test_lease_that_missed_the_end_of_a_move_asks_for_its_next_half_until_it_has_it(site: MovingSite) -> None:
+    newer = 3 * SHARDS_MAX
+    session = site.session(session_leases=True)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    site.after()
+    site.map = replace(site.both_map, number=4, chains=(4,), before=site.new_map.layout)
+    site.start(newer)
+    assert site.new.go_by(site.map)
+    site.coming[newer].script = ["lost"] * 3
+    expiry = lease.expiry_ns
+    site.renews(session)
+    assert (lease.shard, lease.second, lease.expiry_ns) == (NEW, None, expiry)
+    assert lease.session_lease is not None
+    assert lease.session_lease.expiry_ns > expiry
+    site.time.advance(100 * MS)
+    session.renew_due()
+    assert len(lease.halves()) == 2
+    assert lease.expiry_ns > expiry
+
+
 # The shard that comes granted it, and its answer was lost; by the next round the first half is another.
 def test_second_half_that_was_granted_beside_an_earlier_first_half_is_not_kept(site: MovingSite) -> None:
     site.both()

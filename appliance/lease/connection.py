@@ -214,6 +214,10 @@ class TentativeLeaseReaper:
 
     def __init__(self) -> None:
         self._asked: dict[Holder, _Asked] = {}
+        self._over: dict[Connection, set[Holder]] = {}
+        """Who asks over each: a connection that ends costs what it brought, however many others make up."""
+        self._left: dict[Holder, None] = {}
+        """Those without a connection."""
 
     def heard(self, connection: Connection, call: Sequence[wire.Request]) -> None:
         """Take note of who asks for what over a connection."""
@@ -224,19 +228,23 @@ class TentativeLeaseReaper:
                 asked.domains[request.domain] = None
                 if len(asked.domains) > DOMAINS_MAX:
                     del asked.domains[next(iter(asked.domains))]
+                self._over.setdefault(connection, set()).add(request.holder)
+                self._left.pop(request.holder, None)
 
     def left(self, connection: Connection, now: int) -> None:
         """Take note that a connection is closed."""
-        for asked in self._asked.values():
-            if connection in asked.connections:
-                asked.connections.remove(connection)
+        for holder in self._over.pop(connection, ()):
+            asked = self._asked[holder]
+            asked.connections.discard(connection)
+            if not asked.connections:
                 asked.left_ns = now
+                self._left[holder] = None
 
     def gone(self, now: int) -> list[wire.Task]:
         """Return what has to be withdrawn of those who have been away for too long; they are not known any more."""
-        over = [
-            holder for holder, asked in self._asked.items() if not asked.connections and now - asked.left_ns >= GRACE_NS
-        ]
+        over = [holder for holder in self._left if now - self._asked[holder].left_ns >= GRACE_NS]
+        for holder in over:
+            del self._left[holder]
         return [wire.Withdraw(holder=holder, domains=tuple(self._asked.pop(holder).domains)) for holder in over]
 
 

@@ -238,8 +238,8 @@ class LeaseClient:
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or ClockLook.of(self._time)
         asked = [
-            _ask(each, self._randomness.randbytes(16), None, mode, sent) if isinstance(each, str) else each
-            for each in asks
+            _ask(each, name, None, mode, sent) if isinstance(each, str) else each
+            for each, name in zip(asks, self._request_ids(len(asks)), strict=True)
         ]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = sent.now.latest + wait_ns + term

@@ -35,7 +35,7 @@ from .bag.ports import BagContext, Storage, Threads
 from .bag.reader import Follower, Message, Reading, checked_level
 from .bag.roots import Root, cluster_storage_at, parse_root
 from .bag.writing import Writer
-from .doctor.directory import is_local
+from .doctor.file_system import is_local
 from .doctor.probes import refuse_unfit
 from .formats.birth import BagKind, store_of
 from .formats.paths import Grid

@@ -39,7 +39,7 @@ from ..admin.membership import read_marker
 from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
 from ..bag.roots import cluster_storage_at, is_address, parse_root
-from ..doctor import directory
+from ..doctor import file_system
 from ..doctor.health import (
     ASSUMED_WORDS,
     CheckVerdict,
@@ -104,7 +104,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
     on_mount: dict[str, Callable[[], Sequence[HealthCheck]]] = {
         "directory": partial(_directory, path),
         "files": partial(_files, path),
-        "room": lambda: judge_room(directory.room_of(path)),
+        "room": lambda: judge_room(file_system.room_of(path)),
         "server clock": partial(_server_clock, path),
     }
     looks = on_mount | {
@@ -159,16 +159,16 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
 
 
 def _directory(path: Path) -> list[HealthCheck]:
-    found = directory.judge_directory(path)
-    mount = directory.mount_of(path.resolve())
+    found = file_system.judge_directory(path)
+    mount = file_system.mount_of(path.resolve())
     if mount is None:
         return [found, failed("file system", f"no mount holds {path}", "is /proc mounted?")]
-    return [found, directory.judge_kind(mount), *directory.judge_options(mount)]
+    return [found, file_system.judge_kind(mount), *file_system.judge_options(mount)]
 
 
 def _files(path: Path) -> list[HealthCheck]:
     found = []
-    with directory.TrialDirectory(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as trial:
+    with file_system.TrialDirectory(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as trial:
         experiments = {
             "user mapping": trial.owner,
             "hard links": trial.linked,
@@ -181,12 +181,12 @@ def _files(path: Path) -> list[HealthCheck]:
             except OSError as problem:  # what the operating system refuses fails that line alone
                 said = problem.strerror or str(problem)
                 found.append(failed(name, said, "docs/nfs.md says what a mount must do"))
-        mount = directory.mount_of(path.resolve())
+        mount = file_system.mount_of(path.resolve())
         if mount is not None and mount.nfs:
-            before = directory.delegations_returned(_mountstats(), mount.point)
+            before = file_system.delegations_returned(_mountstats(), mount.point)
             trial.read_often()
-            after = directory.delegations_returned(_mountstats(), mount.point)
-            found += filter(None, [directory.judge_delegations(mount, before, after)])
+            after = file_system.delegations_returned(_mountstats(), mount.point)
+            found += filter(None, [file_system.judge_delegations(mount, before, after)])
     return found
 
 
@@ -206,7 +206,7 @@ def _server_clock(path: Path) -> list[HealthCheck]:
         if not had_tmp:
             storage.remove_directory("tmp")
     # A file system stamps with its clock's tick, up to 10 ms old.
-    return [directory.judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
+    return [file_system.judge_server_clock(server, TimeInterval(before - SECOND // 100, clock.realtime_ns()))]
 
 
 def _user() -> list[HealthCheck]:
@@ -225,12 +225,12 @@ def _user() -> list[HealthCheck]:
 
 
 def _tmpfs() -> list[HealthCheck]:
-    mount = directory.mount_of(SHARED_MEMORY)
+    mount = file_system.mount_of(SHARED_MEMORY)
     kind = mount.kind if mount else "nothing"
     said = f"{SHARED_MEMORY} is on {kind}"
     wrong = f"{said}: a lease shard must forget everything when the machine stops"
     way_out = "mount a tmpfs there, or set runtime in node.toml"
-    return [judged("tmpfs", said, wrong, way_out, holds=kind in directory.FORGETFUL)]
+    return [judged("tmpfs", said, wrong, way_out, holds=kind in file_system.FORGETFUL)]
 
 
 def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
@@ -381,7 +381,7 @@ class FarHands:
         return said
 
 
-def serve(hands: directory.TrialDirectory) -> int:
+def serve(hands: file_system.TrialDirectory) -> int:
     for line in sys.stdin:
         try:
             answer: dict[str, Any] = {"said": hands.ask(*json.loads(line))}
@@ -411,11 +411,11 @@ def run_probe(options: Namespace) -> int:
     if not (options.peer or options.second or options.serve):
         raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
-        return serve(directory.TrialDirectory(path, f"probe.{directory.checked(options.serve)}"))
+        return serve(file_system.TrialDirectory(path, f"probe.{file_system.checked(options.serve)}"))
     token = os.urandom(6).hex()
     try:
         with (
-            directory.TrialDirectory(path, f"probe.{token}") as here,
+            file_system.TrialDirectory(path, f"probe.{token}") as here,
             contextlib.closing(FarHands(_other(options, token))) as there,
         ):
             chance = random.Random(os.urandom(8))  # noqa: S311 - jitter

@@ -39,7 +39,7 @@ from ..bag.message import START, Message, MessageBatch, Position, before, cursor
 from ..bag.metronome import Metronome
 from ..bag.reader import Follower, Level, Wait
 from ..bag.writing import Committed, Outcome, Unknown
-from ..doctor.directory import is_local
+from ..doctor.file_system import is_local
 from ..formats.birth import BagKind
 from ..formats.framing import check_payloads
 from ..formats.names import check_log

@@ -26,7 +26,7 @@ from timeagent.units import SECOND, Instant, Span
 
 from ..bag.roots import Root
 from ..cluster import Cluster
-from ..doctor.directory import room_of
+from ..doctor.file_system import room_of
 from ..doctor.health import (
     CheckVerdict,
     HealthCheck,

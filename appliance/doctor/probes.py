@@ -31,7 +31,7 @@ from timeagent.units import Span
 
 from ..bag.objects import Bucket
 from ..bag.roots import Root
-from .directory import TrialDirectory, judge_kind, mount_of
+from .file_system import TrialDirectory, judge_kind, mount_of
 from .health import CheckVerdict, HealthCheck, failed, judged, passed, unsure
 
 RACERS: Final = 16

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from timeagent.errors import BadConfiguration, Environment
 
-from ..doctor.directory import FORGETFUL, mount_of
+from ..doctor.file_system import FORGETFUL, mount_of
 from ..lease.sockets import credentials
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Data files cut into frames, and the frames of some files, all at once: which of them are clean.
 
 A frame is clean if no rule about frames finds anything and readers accept all of its messages: every condition of
-``auditor.rules.time`` and ``auditor.rules.records``, asked of columns. Whatever is not clean by these columns, or of
-a sort that they do not know (several witnesses of one lease), is left to be judged one by one. Witnesses are opened
-once each, and the paths of a batch are checked together.
+``auditor.rules.timestamps`` and ``auditor.rules.records``, asked of columns. Whatever is not clean by these columns,
+or of a sort that they do not know (several witnesses of one lease), is left to be judged one by one. Witnesses are
+opened once each, and the paths of a batch are checked together.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from auditor.rules.bags import file_checks, in_list, same_lock
 from auditor.rules.endings import ending_checks
 from auditor.rules.grants import Before, follow_checks
 from auditor.rules.leases import statement_checks
-from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
+from auditor.rules.timestamps import frame_checks, frame_covered, lease_checks, session_checks
 from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.keys import key_id

@@ -24,7 +24,7 @@ from auditor.rules.history import (
 )
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
-from auditor.rules.time import judge_frame, stamp_after_frame
+from auditor.rules.timestamps import judge_frame, stamp_after_frame
 from timeagent.units import rfc3339
 
 from ..columns.audit_file import temporary_database

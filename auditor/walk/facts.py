@@ -28,7 +28,7 @@ from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
 from auditor.rules.bags import lock_of
 from auditor.rules.records import stamp_findings
-from auditor.rules.time import judge_frame
+from auditor.rules.timestamps import judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant

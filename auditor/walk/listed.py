@@ -29,7 +29,7 @@ from ..evidence.finding import Evidence
 from ..evidence.records import Stranger
 from ..evidence.signatures import FrameEvidence, HeldWitness
 from ..rules import bags as bag_rules
-from ..rules.time import judge_frame, stamp_after_frame
+from ..rules.timestamps import judge_frame, stamp_after_frame
 from .facts import Facts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from appliance import views
 from auditor.columns import records
 from auditor.evidence import records as trust_rules
-from auditor.rules import sequences
-from auditor.rules import time as time_rules
+from auditor.rules import sequences, timestamps
 from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made
 from tests.faults import test_bag_mutants as bag
 from tests.faults import test_crowd_mutants as crowd
@@ -138,7 +137,7 @@ TABLES: dict[str, Table] = {
     "check": {f"{each[1]}: {each[2]}: {each[3]}": _in_text(*each) for each in lineage.MUTANTS},
     "dropped": _tuples(dropped.MUTANTS),
     "trust": _within(trust_rules, trust.MUTANTS, _in_text),
-    "shortcut": _within(time_rules, shortcuts.MUTANTS, _in_text),
+    "shortcut": _within(timestamps, shortcuts.MUTANTS, _in_text),
     "named frame": _within(sequences, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_text),
     "sequence": {name: _in_string(sequences, *each) for name, each in sequence.MUTANTS.items()},
     "record": _within(records, {name: ("_pattern", *each) for name, each in shapes.MUTANTS.items()}, _in_string),

@@ -23,7 +23,7 @@ from auditor.evidence.finding import RULES
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import history, time
+from auditor.rules import history, timestamps
 from auditor.rules import suspects as domains_by_columns
 from auditor.walk import listed
 from tests.bench.corpus.build import build, build_bank
@@ -142,13 +142,13 @@ def test_only_what_is_held_through_a_move_is_judged_by_rows(
 ) -> None:
     judged: list[str] = []
     moving: list[bool] = []
-    judge, judge_frame = history.domain_history, time.judge_frame
+    judge, judge_frame = history.domain_history, timestamps.judge_frame
 
     def counting(rows: DomainRows, *rest: Any) -> DomainHistory:  # noqa: ANN401
         judged.append(rows.domain)
         return judge(rows, *rest)
 
-    def counting_frames(evidence: FrameEvidence, *rest: Any, **named: Any) -> time.Judgement:  # noqa: ANN401
+    def counting_frames(evidence: FrameEvidence, *rest: Any, **named: Any) -> timestamps.Judgement:  # noqa: ANN401
         moving.append(any(held.head.half is not Half.WHOLE for held in evidence.witnesses))
         return judge_frame(evidence, *rest, **named)
 

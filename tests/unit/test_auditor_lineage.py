@@ -15,7 +15,7 @@ from auditor.evidence.tree import Tree
 from auditor.explain import lineage as reading
 from auditor.explain.archive import read_archive
 from auditor.explain.lineage import LinkKind, lineage, lineage_lines
-from auditor.rules import bags, endings, grants, leases, time
+from auditor.rules import bags, endings, grants, leases, timestamps
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import r1_breach
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from auditor.explain.lineage import Link
     from tests.fault_injection.plants import Plant
 
-USERS = (bags, endings, grants, leases, reading, time)
+USERS = (bags, endings, grants, leases, reading, timestamps)
 
 PLANTS = [(code, each) for code, plants in sorted(all_plants().items()) for each in plants]
 
@@ -163,11 +163,11 @@ GIVEN = "'grant-overlap', AT_WATERMARK"
 ABOVE = "'watermark-below-message', watermark"
 WITHIN = "'watermark-beyond-expiry', watermark"
 MUTANTS = [
-    (time, "frame_checks", "allowed + token.radius_ns", "2**62"),
-    (time, "frame_checks", "bag[0] <= first <= last < bag[1]", "first <= last"),
-    (time, "lease_checks", "_expiry_ns(evidence, held)", "2**62"),
-    (time, "lease_checks", "witness.floor_ns", "0"),
-    (time, "lease_checks", "phase is Phase.HELD", "True"),
+    (timestamps, "frame_checks", "allowed + token.radius_ns", "2**62"),
+    (timestamps, "frame_checks", "bag[0] <= first <= last < bag[1]", "first <= last"),
+    (timestamps, "lease_checks", "_expiry_ns(evidence, held)", "2**62"),
+    (timestamps, "lease_checks", "witness.floor_ns", "0"),
+    (timestamps, "lease_checks", "phase is Phase.HELD", "True"),
     (bags, "file_checks", "now == entry.digest", "True"),
     (leases, "statement_checks", "latest_expiry_ns(token, widest)", "2**62"),
     (leases, "statement_checks", "max(witness.expiry_ns, witness.fence)", "0"),

@@ -11,7 +11,7 @@ from auditor.audit import Options, audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import time as time_rules
+from auditor.rules import timestamps
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
@@ -137,7 +137,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bytes]
 def test_a_question_that_nobody_asks_is_missed(
     planted: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
-    plant(monkeypatch, time_rules, *MUTANTS[mutant])
-    monkeypatch.setattr("auditor.walk.listed.judge_frame", time_rules.judge_frame)
+    plant(monkeypatch, timestamps, *MUTANTS[mutant])
+    monkeypatch.setattr("auditor.walk.listed.judge_frame", timestamps.judge_frame)
     signatures = Signatures()
     assert any(json_bytes(audit(Tree(root), signatures=signatures)) != said for root, said in planted)

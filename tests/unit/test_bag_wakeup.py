@@ -9,7 +9,7 @@ from watchdog.observers.api import EventQueue, ObservedWatch
 from watchdog.observers.inotify import InotifyEmitter
 
 from appliance.bag.wakeup import LocalWait
-from appliance.doctor.directory import is_local
+from appliance.doctor.file_system import is_local
 from timeagent.clock import SystemClock
 from timeagent.units import MS, SECOND
 

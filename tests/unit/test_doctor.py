@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from appliance.cli import doctor as command
-from appliance.doctor import directory as judged
-from appliance.doctor.directory import (
+from appliance.doctor import file_system as judged
+from appliance.doctor.file_system import (
     Mount,
     TrialDirectory,
     delegations_returned,

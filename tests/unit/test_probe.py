@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from appliance.cli import doctor as command
-from appliance.doctor.directory import TrialDirectory
+from appliance.doctor.file_system import TrialDirectory
 from appliance.doctor.health import CheckVerdict, HealthCheck
 from appliance.doctor.probes import ABSENCES, TwoHands
 from tenure.__main__ import main

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.doctor import directory
+from appliance.doctor import file_system
 from appliance.node import runtime
 from appliance.node.runtime import (
     LocalLock,
@@ -121,7 +121,7 @@ def test_directory_of_the_service_is_used_by_its_user_where_it_forgets(
     usual = default_directory(CLUSTER, "node1")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"{DISK}2 1 0:21 / {tmpfs} rw - tmpfs tmpfs rw\n")
-    monkeypatch.setattr(directory, "_MOUNTINFO", mounts)
+    monkeypatch.setattr(file_system, "_MOUNTINFO", mounts)
     monkeypatch.setattr(runtime, "SERVICE", tmpfs)
     assert default_directory(CLUSTER, "node1") == tmpfs / usual.name
     monkeypatch.setattr(runtime, "SERVICE", tmp_path)  # on a disk

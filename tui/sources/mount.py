@@ -23,7 +23,7 @@ from appliance.bag.ports import BagContext, Storage
 from appliance.bag.roots import cluster_storage_at
 from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
-from appliance.doctor.directory import room_of
+from appliance.doctor.file_system import room_of
 from appliance.doctor.health import HealthCheck, judge_keys, judge_space, judge_tmpfs
 from appliance.formats.chains import CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind, Piece, pack, piece_at, pieces

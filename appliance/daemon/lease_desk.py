@@ -265,7 +265,7 @@ class LeaseDesk:
 
 
 class DeskConnection(wire.Line):
-    """The daemon's end of the connection to one process. Raises OSError where that is lost."""
+    """The daemon's end of the connection to one process. Raises OSError for a word that it cannot take any more."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)

@@ -205,7 +205,8 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X, sent: ClockLook | None = None) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return _ask(domain, self._randomness.randbytes(16), age, mode, sent or ClockLook.of(self._time))
+        sent = sent or ClockLook.of(self._time)
+        return _ask(domain, self._randomness.randbytes(16), age, mode, sent)
 
     def _request_ids(self, count: int) -> list[bytes]:
         """Return new ones: the same that one after the other would be."""

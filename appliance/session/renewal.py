@@ -144,7 +144,9 @@ class LeaseRenewer:
 
     def _expiring(self) -> list[Lease | SessionLease]:
         """Return what runs out by itself unless it is renewed, and has not."""
-        return [*self._session_leases.all(), *(lease for lease in self._keeper.alone if lease.ended is None)]
+        together = self._session_leases.all()
+        lacking = [lease for each in together for lease in self._session_leases.lacking(each)]
+        return [*together, *lacking, *(lease for lease in self._keeper.alone if lease.ended is None)]
 
     def _end_what_is_over(self) -> None:
         now = self._time.now()

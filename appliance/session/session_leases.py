@@ -186,15 +186,15 @@ class SessionLeases:
         return [
             each
             for each in self.all()
-            if (each.leases or each.owed) and (is_due(each, latest, self._policy) or self._lacks_halves(each, latest))
+            if (each.leases or each.owed)
+            and any(is_due(one, latest, self._policy) for one in (each, *self.lacking(each)))
         ]
 
-    def _lacks_halves(self, session_lease: SessionLease, latest: Instant) -> bool:
-        """Whether leases under it that lack their second half are due: they may run out before it."""
+    def lacking(self, session_lease: SessionLease) -> list[Lease]:
+        """Return the leases under it that lack their second half: they may run out before it."""
         if part_of(session_lease.signed)[1] is Half.WHOLE:
-            return False
-        lacking = [each for each in self._under(session_lease) if each.alone_until_ns is not None]
-        return any(each.ended is None and is_due(each, latest, self._policy) for each in lacking)
+            return []
+        return [each for each in self._under(session_lease) if each.alone_until_ns is not None and each.ended is None]
 
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""

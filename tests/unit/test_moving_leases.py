@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.lease.shard import Shard
+    from appliance.session.held import Lease, Loss
     from appliance.session.session import Session
 
-OLD, NEW = 0, SHARDS_MAX
-"""The shard that leaves, and the one that comes."""
+OLD, NEW, NEWER = 0, SHARDS_MAX, 3 * SHARDS_MAX
+"""The shard that leaves, the one that comes, and the one that comes with the next move."""
 
 
 class MovingSite(HandSite):
@@ -317,18 +318,23 @@ def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite
     assert lease.expiry_ns > expiry
 
 
-# Its session lease is renewed meanwhile, as half of one, and would not be due again before the lease is over.
-def test_lease_that_missed_the_end_of_a_move_asks_for_its_next_half_until_it_has_it(site: MovingSite) -> None:
-    newer = 3 * SHARDS_MAX
-    session = site.session(session_leases=True)
+def misses_the_end_of_a_move(site: MovingSite, session: Session, answers_lost: int) -> Lease:
+    """Let a lease meet the next move before it heard of the first one's end; the shard that comes then answers late."""
     (lease,) = session.acquire("d", timeout_s=0)
     site.both()
     site.renews(session)
     site.after()
     site.map = replace(site.both_map, number=4, chains=(4,), before=site.new_map.layout)
-    site.start(newer)
+    site.start(NEWER)
     assert site.new.go_by(site.map)
-    site.coming[newer].script = ["lost"] * 3
+    site.coming[NEWER].script = ["lost"] * answers_lost
+    return lease
+
+
+# Its session lease is renewed meanwhile, as half of one, and would not be due again before the lease is over.
+def test_lease_that_missed_the_end_of_a_move_asks_for_its_next_half_until_it_has_it(site: MovingSite) -> None:
+    session = site.session(session_leases=True)
+    lease = misses_the_end_of_a_move(site, session, answers_lost=3)
     expiry = lease.expiry_ns
     site.renews(session)
     assert (lease.shard, lease.second, lease.expiry_ns) == (NEW, None, expiry)
@@ -338,6 +344,26 @@ def test_lease_that_missed_the_end_of_a_move_asks_for_its_next_half_until_it_has
     session.renew_due()
     assert len(lease.halves()) == 2
     assert lease.expiry_ns > expiry
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_that_ran_out_for_want_of_its_next_half_is_lost_and_told_and_asked_for_no_more(
+    site: MovingSite, *, together: bool
+) -> None:
+    session = site.session(session_leases=together)
+    lost: list[Loss] = []
+    session.on_lost(lost.append)
+    lease = misses_the_end_of_a_move(site, session, answers_lost=10_000)
+    site.renews(session)
+    for _ in range(2 * site.policy.lease_term_max_ns // SECOND):
+        site.time.advance(SECOND)
+        session.renew_due()
+    assert [each.lease for each in lost] == [lease]
+    asked = len(site.transport(NEWER).calls)
+    site.coming[NEWER].script = []
+    site.renews(session)
+    assert lease.outlook().state == "over"
+    assert len(site.transport(NEWER).calls) == asked
 
 
 # The shard that comes granted it, and its answer was lost; by the next round the first half is another.

@@ -130,7 +130,7 @@ class ShardFailover:
         if owner == self._node or now - self._probed.get(shard, 0) < CHECK_NS or not self._is_free(shard, hosted, now):
             return
         self._probed[shard] = now
-        if self._routes.probe(shard, owner) == "not-here":
+        if self._routes.probe(shard, owner) == "not-here" and hosted.closes_if_free():
             self.handed_over += 1
             self._leave(shard, f"it belongs to node {owner}, which answers")
 

@@ -237,7 +237,7 @@ class LeaseDesk:
         try:
             line.say(wire.HELD, str(fence), rfc3339(lease.expiry_ns), str(grace))
             patience = self._policy.attempt_timeout_ns
-            while (said := line.hear(patience)) == wire.KEEP:
+            while (said := line.hear(patience)) == wire.KEEP and patience > 0:
                 good, answer = self._good(lease)
                 told = max(told, self._time.boot_ns() + good)
                 line.say(*answer)
@@ -288,8 +288,8 @@ class DeskConnection(wire.Line):
     def hear(self, span: Span) -> str | None:
         """Return the next word; None at the end of the connection, or where nothing came for so long."""
         with contextlib.suppress(ConnectionError, ValueError):
-            while (words := self.received()) is None:
-                if not self._poll.poll(max(0, -(-span // MS))):
-                    return None
-            return words[0]
+            words = self.received()
+            if words is None and self._poll.poll(max(0, -(-span // MS))):
+                words = self.received()  # a word is sent at once: half of one is none
+            return words and words[0]
         return None

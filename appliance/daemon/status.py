@@ -226,7 +226,7 @@ def _json(schema: str, fields: dict[str, Any]) -> HttpAnswer:
 
 def _number(query: Mapping[str, str], name: str, usual: int, most: int) -> int:
     text = query.get(name, str(usual))
-    if not text.isascii() or not text.isdecimal() or int(text[:9]) > most:
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
         raise BadRequest("bad-query", f"{name} is {text[:20]!r}; it is a number up to {most}")
     return int(text)
 

@@ -92,7 +92,7 @@ class Connection:
     peer: Peer
     since_ns: int
     """When something last moved: a whole call came in, or a part of an answer was read."""
-    received: bytes = b""
+    received: bytearray = field(default_factory=bytearray)
     """What is no whole frame yet."""
     unsent: bytearray = field(default_factory=bytearray)
     events: int = select.EPOLLIN

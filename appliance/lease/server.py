@@ -270,7 +270,7 @@ class ShardServer(SocketLoop):
             peer = Peer(name, key_id, tokens=peer.tokens, filled_ns=peer.filled_ns)
         self._peers[name] = peer
         peer.connections += 1
-        connection = Connection(accepted, peer, now, received)
+        connection = Connection(accepted, peer, now, bytearray(received))
         self._connections[accepted.fileno()] = connection
         self._poll.register(accepted, select.EPOLLIN)
         self.counts.accepted += 1
@@ -414,7 +414,7 @@ class ShardServer(SocketLoop):
             calls.append(decode_call(received[offset + LENGTH_BYTES : end]))
             peer.tokens -= max(1, len(calls[-1]))
             offset = end
-        connection.received = received[offset:]
+        del received[:offset]
         for call in calls:
             batch.take(connection, call)
 

@@ -272,6 +272,11 @@ class Shard:
         except BadTime:
             return True
 
+    def closes_if_free(self) -> bool:
+        """Grant nothing more if no lease is out that may not be past; return whether. ``stop_orderly`` is to follow."""
+        self._handler.stopping = self._handler.stopping or not self.is_held()
+        return self._handler.stopping
+
     @property
     def is_of_no_map(self) -> bool:
         """Whether the newest map that it knows does not have it any more: what it has is nothing worth."""

@@ -86,11 +86,12 @@ class Listener:
 
     def close(self) -> None:
         """Listen no more; remove the file, unless another has bound its own under the name meanwhile. Idempotent."""
-        self.socket.close()
         file, self._file = self._file, None
         with contextlib.suppress(OSError):
+            # While the socket is open no other file has its inode's number.
             if file is not None and _identified(file[0]) == file:
                 file[0].unlink()
+        self.socket.close()
 
 
 def _identified(path: Path) -> tuple[Path, int, int]:

@@ -273,6 +273,11 @@ class HostedShard:
         with self._guard:
             return not self._ended and self.shard.is_held()
 
+    def closes_if_free(self) -> bool:
+        """Grant nothing more if no lease is out; return whether. Blocks as ``is_held``. ``stop`` is to follow."""
+        with self._guard:
+            return not self._ended and self.shard.closes_if_free()
+
     def go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> None:
         """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
 

@@ -298,12 +298,13 @@ class NodeWriterServer(SocketLoop):
         super().stop()
         if self.threads[0].is_alive():
             self.threads[0].join()
+        self._listener.close()  # also where it never began
 
     def _loop_once(self) -> None:
         ready = self._poll.poll(TICK_NS / SECOND if self._deaf_until else None)
         now = self._clock.boot_ns()
         for number, _ in ready:
-            while self._knocks(number) and (came := self._next_caller(now)) is not None:
+            while self._knocks(number) and not self._stopping and (came := self._next_caller(now)) is not None:
                 self._serve(came[0])
         self._listen_again(now)
 

@@ -43,6 +43,9 @@ class Tenant:
     def is_held(self) -> bool:
         return self.leases > 0
 
+    def closes_if_free(self) -> bool:
+        return not self.is_held()
+
     def ended(self) -> str | None:
         return self.over
 
@@ -128,6 +131,8 @@ class Street:
         """The nodes that answer others somewhere."""
         self.says: dict[str, str] = dict.fromkeys(NODES, "not-here")
         self.probed: list[tuple[int, str]] = []
+        self.taken_meanwhile = False
+        """Whether somebody takes a lease of the shard while a node is asked for it."""
         routes: Any = SimpleNamespace(host=self.host, maps=self.maps, probe=self.probe)
         policy: Any = SimpleNamespace(granted_ns_max=TERM_NS)
         time: Any = SimpleNamespace(boot_ns=lambda: self.now)
@@ -135,6 +140,8 @@ class Street:
 
     def probe(self, shard: int, node: str) -> str:
         self.probed.append((shard, node))
+        if self.taken_meanwhile:
+            self.host.running[shard].leases += 1
         return self.says[node]
 
     def runs(self, *shards: int) -> None:

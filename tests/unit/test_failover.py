@@ -226,6 +226,18 @@ def test_shard_stays_where_it_runs_unless_its_node_says_that_it_does_not_run_it(
     assert street.failover.handed_over == 0
 
 
+# Its holder would lose it: an orderly stop renews nothing.
+def test_shard_of_which_a_lease_is_taken_while_its_node_is_asked_stays_until_that_is_given_back() -> None:
+    street = keeping()
+    street.says["node-b"] = "not-here"
+    street.taken_meanwhile = True
+    street.turn()
+    assert (street.host.left, street.failover.handed_over) == ([], 0)
+    street.taken_meanwhile, street.host.running[1].leases = False, 0
+    street.turn(after_ns=CHECK_NS)
+    assert (street.host.left, street.failover.handed_over) == ([1], 1)
+
+
 def test_shard_that_leaves_is_not_sent_away_again_while_its_holders_finish() -> None:
     street = keeping()
     street.host.holders_are_done.clear()

@@ -255,7 +255,15 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
                 rival.acquire(domains[0], timeout_s=0.2)
             in_vain = f'tenure_lease_queue_waits_total{{outcome="in-vain",part="{domains[0]}",shard="0"}} 1.0'.encode()
             wait_until(CLOCK, lambda: in_vain in shown(place, "/metrics")[1])
-        for query in ("limit=10001", "limit=-1", "limit=x", "shard=2", "shard=9999999999999", "after=a&shard="):
+        for query in (
+            "limit=10001",
+            "limit=-1",
+            "limit=x",
+            "limit=00000000099999999",
+            "shard=2",
+            "shard=9999999999999",
+            "after=a&shard=",
+        ):
             assert shown(place, f"/v1/leases?{query}")[0] == 400, query
     node.close()
 

@@ -38,6 +38,23 @@ def cluster(site: Site) -> Iterator[Cluster]:
         yield cluster
 
 
+def test_who_sends_a_word_byte_by_byte_is_not_waited_for() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        line = DeskConnection(here)
+        heard: list[str | None] = []
+        waits = Thread(target=lambda: heard.append(line.hear(SECOND // 2)))
+        waits.start()
+        sent = 0
+        while waits.is_alive() and sent < 1_000:  # ten seconds of a word that never ends
+            there.sendall(b"k")
+            sent += 1
+            waits.join(0.01)
+        waits.join()
+    assert heard == [None]
+    assert sent < 1_000
+
+
 class DeskTime:
     """The time of a desk: the cluster's, but for a clock that may be far behind."""
 

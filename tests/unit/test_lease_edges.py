@@ -82,11 +82,24 @@ def test_frame_as_long_as_it_may_be_is_taken_and_one_byte_more_is_not() -> None:
 def test_call_longer_than_a_call_may_be_is_refused_by_its_head() -> None:
     here, there = socket.socketpair()
     with here, there:
-        connection = Connection(here, Peer("process 1"), 0, head(REQUEST_FRAME_BYTES_MAX))
+        connection = Connection(here, Peer("process 1"), 0, bytearray(head(REQUEST_FRAME_BYTES_MAX)))
         assert connection.next_frame(0) is None  # the rest is waited for
-        connection.received = head(REQUEST_FRAME_BYTES_MAX + 1)
+        connection.received = bytearray(head(REQUEST_FRAME_BYTES_MAX + 1))
         with pytest.raises(Damaged, match="exceeds the limit"):
             connection.next_frame(0)
+
+
+# Else each byte of a slow sender costs the shard's thread a copy of all that came before.
+def test_what_comes_piece_by_piece_is_gathered_in_place() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        connection = Connection(here, Peer("process 1"), 0)
+        gathered = connection.received
+        for piece in (head(3), b"a", b"bc"):
+            there.sendall(piece)
+            assert connection.receive()
+            assert connection.received is gathered
+        assert connection.next_frame(0) == len(gathered)
 
 
 def test_answer_longer_than_an_answer_may_be_is_not_read() -> None:

@@ -90,6 +90,19 @@ def test_orderly_stop_waits_for_holders_and_leaves_two_numbers(world: World) -> 
     assert answer.code == "not-running"
 
 
+def test_shard_closes_for_a_hand_over_only_while_nobody_holds_a_lease(world: World) -> None:
+    shard = world.started()
+    lease = granted(shard, acquire(world, "a"))
+    assert shard.closes_if_free() is False
+    assert isinstance(one(shard, renew(world, lease)), Granted)
+    one(shard, relinquish(world, lease))
+    assert shard.closes_if_free() is True
+    refused = one(shard, acquire(world, "a"))
+    assert isinstance(refused, Unavailable)
+    assert refused.code == "stopping"
+    assert isinstance(shard.stop_orderly(), StoppedOrderly)
+
+
 # Its record stands: whoever audits the ledger could not tell this run from one whose last blocks were lost.
 def test_orderly_stop_without_usable_time_is_asked_again_for_the_end_of_its_ledger(
     world: World, monkeypatch: pytest.MonkeyPatch

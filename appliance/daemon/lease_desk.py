@@ -291,5 +291,5 @@ class DeskConnection(wire.Line):
             words = self.received()
             if words is None and self._poll.poll(max(0, -(-span // MS))):
                 words = self.received()  # a word is sent at once: half of one is none
-            return words and words[0]
+            return None if words is None else words[0]
         return None

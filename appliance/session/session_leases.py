@@ -187,7 +187,10 @@ class SessionLeases:
             each
             for each in self.all()
             if (each.leases or each.owed)
-            and any(is_due(one, latest, self._policy) for one in (each, *self.lacking(each)))
+            and (
+                is_due(each, latest, self._policy)
+                or any(is_due(one, latest, self._policy) for one in self.lacking(each))
+            )
         ]
 
     def lacking(self, session_lease: SessionLease) -> list[Lease]:

@@ -213,8 +213,8 @@ MUTANTS: dict[str, Fault] = {
     "one session lease that is over": (
         renewal,
         "LeaseRenewer._expiring",
-        "*self._session_leases.all()",
-        "*self._session_leases.all()[:1]",
+        "*together,",
+        "*together[:1],",
         sessions.test_all_session_leases_that_are_over_are_found,
         (),
     ),

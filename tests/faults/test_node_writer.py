@@ -97,9 +97,11 @@ def test_processes_of_a_machine_share_its_writer(site: Site, kind: BagKind) -> N
     finish(run)
     assert sorted(said) == sorted(f"{n}/{m}" for n in range(4) for m in range(20))
     names = {path.name.split(".")[1] for path in files(site)}
-    assert len(names) == 1, "all files are the node's writer's"
     with site.open() as cluster:
         assert sorted(in_the_record(cluster)) == sorted(said)
+        processes = {message.incarnation.hex() for message in cluster.read("events")}
+    # Where the machine is busy, a process that is not answered in time writes by itself for a while.
+    assert len(names - processes) == 1, "one writer, which is none of the processes, writes for them"
 
 
 def test_a_writer_that_is_killed_and_comes_back_loses_nothing(site: Site) -> None:

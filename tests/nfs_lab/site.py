@@ -63,7 +63,7 @@ class Site:
         self.command(first, f"init {MOUNT} --node {first.name} --listen {first.address} --root-key {ROOT_KEY}")
         each([lambda node=node: self._join(node) for node in others])
         names = ",".join(node.name for node in self.lab.nodes[:2])  # the third only writes
-        self.command(first, f"shards reshard 2 --nodes {names} --root-key {ROOT_KEY}")
+        self.command(first, f"shards reshard 2 --silent-too --nodes {names} --root-key {ROOT_KEY}")
         self.start(*self.lab.nodes)
 
     def install(self, node: Machine) -> None:

@@ -226,9 +226,10 @@ def _json(schema: str, fields: dict[str, Any]) -> HttpAnswer:
 
 def _number(query: Mapping[str, str], name: str, usual: int, most: int) -> int:
     text = query.get(name, str(usual))
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
+    digits = text.lstrip("0") or text[:1]  # shards are shown with zeros before them
+    if not text.isascii() or not text.isdecimal() or len(digits) > len(str(most)) or int(digits) > most:
         raise BadRequest("bad-query", f"{name} is {text[:20]!r}; it is a number up to {most}")
-    return int(text)
+    return int(digits)
 
 
 type _Values = float | Mapping[Any, float] | Iterable[tuple[Sequence[str], float]]

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace as replace_fields
+
 from appliance.admin.membership import enroll, found_cluster, publish_map
 from appliance.bag.closing import Closer
 from appliance.bag.ports import BagContext
@@ -94,7 +96,7 @@ class Site:
         self.tmpfs = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
         chance = random.Random(str(path))
         self.cluster_id = chance.randbytes(16)
-        self.policy = policy or fast_policy(self.cluster_id)
+        self.policy = replace_fields(policy or fast_policy(), cluster_id=self.cluster_id)
         self.root_key = Signer(chance.randbytes(32))
         self.root_key_file = path / ROOT_KEY
         save_private_key(self.root_key_file, self.root_key)
@@ -127,9 +129,9 @@ class Site:
         shutil.rmtree(self.tmpfs)
 
 
-def sites(path: Path, *nodes: str) -> Iterator[Site]:
+def sites(path: Path, *nodes: str, policy: Policy | None = None) -> Iterator[Site]:
     """For fixtures."""
-    site = Site(path, nodes or ("node1",))
+    site = Site(path, nodes or ("node1",), policy)
     yield site
     site.close()
 

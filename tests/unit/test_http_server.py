@@ -226,7 +226,7 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
         with cluster.session("shown") as session, session.acquire(*domains):
             assert shown(place, "/healthz") == (200, b"ok\n")
             assert shown(place, "/readyz") == (200, b"ok\n")
-            first = json.loads(shown(place, "/v1/leases?shard=0&limit=280")[1])["shards"][0]
+            first = json.loads(shown(place, "/v1/leases?shard=0000&limit=280")[1])["shards"][0]
             assert [each["domain"] for each in first["leases"]] == domains[:280]
             assert first["more"] is True
             rest = json.loads(shown(place, f"/v1/leases?shard=0&after={domains[279]}")[1])["shards"][0]

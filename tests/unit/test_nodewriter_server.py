@@ -170,6 +170,19 @@ def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path
     client.close()
 
 
+def test_writer_ends_though_clients_come_without_a_pause(server: NodeWriterServer, path: Path) -> None:
+    ends = Thread(target=server.stop)
+    came = 0
+    while came < 200 or (ends.is_alive() and came < 20_000):
+        if came == 100:
+            ends.start()
+        came += 1
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+    ends.join()
+    assert came < 20_000
+
+
 def test_nobody_there_takes_nothing_and_is_not_called_again_at_once(path: Path, node: Node, log: Log) -> None:
     client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(SECOND))
     file = node.file()

@@ -82,11 +82,11 @@ class Losses:
     def listen_to(self, lease: Lease, listener: Listener) -> None:
         """Tell it if this lease is lost: at once, if others have been told already."""
         with self._lock:
-            told = lease.loss if lease.loss_listeners is None else None
             if lease.loss_listeners is not None:
                 lease.loss_listeners = (*lease.loss_listeners, listener)
-        if told is not None:
-            _tell(listener, told)
+                return
+        if lease.loss is not None:
+            _tell(listener, lease.loss)
 
     def tell(self) -> None:
         """Tell everybody of what was found. Call it without any lock."""
@@ -189,8 +189,8 @@ class Keeper:
     def in_use(self, domain: str) -> Lease | None:
         """Return a lease on a domain that the session has in use, or None. Asks nobody."""
         with self.lock:
-            mine = [each for each in self.held if each.domain == domain and each not in self.unused]
-        return next((each for each in mine if each.ended is None), None)
+            used = (each for each in self.held if each.domain == domain and each not in self.unused)
+            return next((each for each in used if each.ended is None), None)
 
     def leases_below(self, domain: str) -> list[LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
@@ -315,13 +315,9 @@ class Lease:
         part = part_of(self.signed)
         if self.session_lease is not None:
             part = max(part_of(self.session_lease.signed), part, key=itemgetter(0))
-        match part[1]:
-            case Half.WHOLE:
-                return (self,)
-            case Half.LEAVING if self.second is not None:
-                return (self, self.second)
-            case _:
-                return ()
+        if part[1] is Half.WHOLE:
+            return (self,)
+        return (self, self.second) if part[1] is Half.LEAVING and self.second is not None else ()
 
     @property
     def counts_alone(self) -> bool:
@@ -330,9 +326,8 @@ class Lease:
 
     def standing(self) -> Lease:
         """Return the lease that has gone on with this half, or else this."""
-        first = self.first
-        gone_on = first is not None and first.second is None and first.correlation_id == self.correlation_id
-        return first if gone_on and first is not None else self
+        first = self.first or self
+        return first if first.second is None and first.correlation_id == self.correlation_id else self
 
     def go_on_with_second(self) -> None:
         """Be held from the shard that came alone: its half is whole now, and the other shard is of no map any more."""
@@ -373,6 +368,18 @@ class Lease:
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which the holder must not begin anything under this lease."""
         return (self.expiry_ns if self.until_ns is None else min(self.expiry_ns, self.until_ns)) - margin_ns
+
+    def cap_ns(self) -> Instant | None:
+        """Return the instant beyond which it is not asked for, whoever reads that when; None: nothing caps it.
+
+        The end of its hold, or a term after the last instant at which its holder had got on lately. Raises BadTime.
+        """
+        if self.progress_within_ns is None:
+            return self.until_ns
+        time = self._kept().time
+        latest = time.now().latest  # before the other: who stands still in between gets a cap that is earlier
+        cap = latest - (time.boot_ns() - self.progress_boot_ns) + self.progress_within_ns + self.term_ns
+        return cap if self.until_ns is None else min(cap, self.until_ns)
 
     def check_held(self, now: TimeInterval, margin_ns: Span) -> None:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""

@@ -436,8 +436,9 @@ class Leasing:
 
 
 def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
-    """Return until when those may be kept at all of which that was said."""
-    return {lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}
+    """Return until when those may be kept at all of which that was said, each as half of a lease. Raises BadTime."""
+    caps = {half.correlation_id: (half.first or half).cap_ns() for half in leases}
+    return {name: cap for name, cap in caps.items() if cap is not None}
 
 
 def _giving(lease: Lease, *, abandoned: bool) -> wire.Relinquish:

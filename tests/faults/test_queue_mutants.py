@@ -8,7 +8,7 @@ import pytest
 
 from appliance.lease import ceiling, client, waiting
 from appliance.lease.client import Suspect
-from appliance.session import leasing, renewal, session
+from appliance.session import held, leasing, renewal, session
 from tests.faults import test_lease_ceiling as chain_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -225,9 +225,16 @@ MUTANTS = {
     "lease is renewed past the cap on its hold": Mutant(
         leasing,
         "_caps",
-        "{lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}",
-        "{}",
+        "cap is not None",
+        "cap is None",
         losses_tests.test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long,
+    ),
+    "who gets on no more is renewed for as long as its request is late": Mutant(
+        held,
+        "Lease.cap_ns",
+        "cap if self.until_ns is None else min(cap, self.until_ns)",
+        "self.until_ns",
+        losses_tests.test_holder_that_gets_on_no_more_has_its_lease_no_longer_however_late_it_asks,
     ),
     "lease that lasts up to its cap is renewed again and again": Mutant(
         renewal,

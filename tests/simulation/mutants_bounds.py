@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import whole_shard
-from appliance.session import leasing, renewal, session
+from appliance.session import held, leasing, renewal, session
 from tests.simulation.mutant import Mutant, one
 
 BOUNDS: tuple[Mutant, ...] = (
@@ -34,21 +34,31 @@ BOUNDS: tuple[Mutant, ...] = (
         "a cap on how long a lease is kept is forgotten at renewals",
         (
             (renewal, "LeaseRenewer._is_wanted", "if lease.until_ns is not None and", "if lease.until_ns == 0 and"),
-            (leasing, "_caps", "if lease.until_ns is not None", "if lease.until_ns == 0"),
+            (leasing, "_caps", "if cap is not None", "if cap == 0"),
         ),
         "bounded",
         "bounds",
     ),
     Mutant(
         "a lease is renewed though its holder does not get on",
-        one(
-            renewal,
-            "LeaseRenewer._is_wanted",
-            "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
-            "boot_ns < lease.progress_boot_ns",
+        (
+            (
+                renewal,
+                "LeaseRenewer._is_wanted",
+                "boot_ns - lease.progress_boot_ns >",
+                "lease.progress_boot_ns - boot_ns >",
+            ),
+            (held, "Lease.cap_ns", "if self.progress_within_ns is None", "if self.until_ns is None"),
         ),
         "bounded",
         "bounds",
+    ),
+    Mutant(
+        "a holder that stood still before it asked is renewed for a whole term from then",
+        one(held, "Lease.cap_ns", "if self.progress_within_ns is None", "if self.until_ns is None"),
+        "bounded",
+        "bounds",
+        20005881,
     ),
     Mutant(
         "who says nothing of what it does under a lease is taken to write messages only",

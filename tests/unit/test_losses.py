@@ -320,6 +320,26 @@ def test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long(
     assert cap - 2 * SECOND < lease.expiry_ns <= cap
 
 
+# A process that stands still between the two asks for what was right before.
+def test_holder_that_gets_on_no_more_has_its_lease_no_longer_however_late_it_asks(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", progress_within_s=5)
+    site.time.advance(SECOND)
+    lease.progress()
+    cap, renew = site.time.now().latest + 5 * SECOND + lease.term_ns, session._leasing.renew
+
+    def late(leases: Sequence[Lease]) -> object:
+        site.time.advance(4 * SECOND)
+        return renew(leases)
+
+    monkeypatch.setattr(session._renewer, "_ask", late)
+    site.time.advance(4 * SECOND)
+    session.renew_due()
+    assert lease.expiry_ns == cap
+
+
 def test_cap_on_the_hold_is_kept_by_a_change_of_mode(site: HandSite) -> None:
     session = site.session()
     (lease,) = session.acquire("d", mode=Mode.S, hold_s_max=15)

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from tests.simulation.actors.session import SessionKit
     from timeagent.units import Span
 
-UNDER_WAY_NS: Span = SECOND
-"""How long a renewal may be on its way for a holder that got on when it was asked for. A cap counts all the same."""
-
 
 class Bounded(Application):
     """Falls asleep over its leases, which it may keep for so long in all, or only while it gets on."""
@@ -42,7 +39,7 @@ class Bounded(Application):
                     lease.progress()
         limit = scheduler.now + (self._hold_ns or 0)
         if self._within_ns is not None:
-            limit += self._within_ns + self._world.policy.lease_term_max_ns + UNDER_WAY_NS
+            limit += self._within_ns + self._world.policy.lease_term_max_ns
         kit.time.sleep(10 * SECOND)
         self._world.history.kept_until += [(kit.process.name, each.domain, each.expiry_ns, limit) for each in leases]
 

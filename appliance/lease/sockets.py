@@ -128,8 +128,12 @@ class SocketLoop(ABC):
             self._finish()
         finally:
             self._drop_all()
-            for each in (self._listener, self._wake, self._woken, self._poll):
-                each.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Close what it was made with. Idempotent."""
+        for each in (self._listener, self._wake, self._woken, self._poll):
+            each.close()
 
     def stop(self) -> None:
         """End run() soon. Thread-safe, idempotent, safe in a signal handler."""

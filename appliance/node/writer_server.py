@@ -298,7 +298,7 @@ class NodeWriterServer(SocketLoop):
         super().stop()
         if self.threads[0].is_alive():
             self.threads[0].join()
-        self._listener.close()  # also where it never began
+        self._close()  # also where it never began
 
     def _loop_once(self) -> None:
         ready = self._poll.poll(TICK_NS / SECOND if self._deaf_until else None)
@@ -327,6 +327,7 @@ class NodeWriterServer(SocketLoop):
             thread.join()
 
     def _drop_all(self) -> None:
+        self._writer.close()  # also where a bug has ended this: whoever waits to be written is written, nobody after
         for connection in list(self._connections):
             connection.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Self
@@ -82,13 +83,18 @@ class Desk:
         self.desk = LeaseDesk(cluster.session, self.time, cluster.policy)  # type: ignore[arg-type]
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
+        self.lines: list[DeskConnection] = []
 
-    def ask(self, domain: str = "d", wait: str = "30s", mode: str = "X") -> Process:
+    def ask(
+        self, domain: str = "d", wait: str = "30s", mode: str = "X", line: type[DeskConnection] = DeskConnection
+    ) -> Process:
         ours, its = socket.socketpair()
+        self.lines.append(line(its))
+        connection = self.lines[-1]
 
         def serve() -> None:
             with its, contextlib.suppress(OSError):
-                self.desk.serve(DeskConnection(its), [wire.LEASE, wire.VERSION, domain, mode, wait, "a test"])
+                self.desk.serve(connection, [wire.LEASE, wire.VERSION, domain, mode, wait, "a test"])
 
         self.threads.append(Thread(target=serve, daemon=True))
         self.threads[-1].start()
@@ -308,6 +314,29 @@ def test_desk_that_stops_extends_nothing_and_waits_until_all_is_over(cluster: Cl
         assert desk.ask().hear() == [wire.NOT_HERE]
 
 
+class Insistent(DeskConnection):
+    """Of a process that asks for more time without a pause: there is always a word of it."""
+
+    heard_late = 0
+
+    def hear(self, span: Span) -> str | None:
+        self.heard_late += span <= 0
+        time.sleep(0.001)
+        return wire.KEEP if self.heard_late < 100 else None
+
+
+def test_desk_that_stops_hears_who_asks_without_a_pause_no_longer_than_its_sub_lease_is_good(cluster: Cluster) -> None:
+    with Desk(cluster) as desk:
+        process = desk.ask(line=Insistent)
+        assert process.hear()[0] == wire.HELD
+        desk.desk.stop()
+        while process.hear() != [""]:
+            pass
+        (line,) = desk.lines
+        assert isinstance(line, Insistent)
+        assert line.heard_late <= 1
+
+
 def test_lease_is_not_handed_on_while_its_next_fence_may_lie_ahead_of_a_clock(cluster: Cluster) -> None:
     with Desk(cluster) as desk:
         desk.time.behind = 3600 * SECOND
@@ -340,6 +369,13 @@ MUTANTS = {
         "self._stopping",
         "False",
         test_desk_that_stops_extends_nothing_and_waits_until_all_is_over,
+    ),
+    "hears-who-asks-on-for-ever": Mutant(
+        module,
+        "LeaseDesk._kept",
+        "patience > 0",
+        "True",
+        test_desk_that_stops_hears_who_asks_without_a_pause_no_longer_than_its_sub_lease_is_good,
     ),
     "any-fence": Mutant(
         module,

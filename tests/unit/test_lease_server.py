@@ -13,6 +13,7 @@ from appliance.lease import connection, wire
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
+from appliance.lease.sockets import Listener
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import (
     LENGTH_BYTES,
@@ -488,3 +489,25 @@ def test_process_that_waits_for_one_lease_goes_on_with_others(served: Served) ->
     thread.join(20)
     assert isinstance(got[0], LeaseGranted)
     transport.close()
+
+
+def test_listener_removes_its_file_while_no_other_can_have_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, removed = tmp_path / "a.sock", []
+    listener = Listener(path)
+    unlink = Path.unlink
+
+    def look(self: Path, *, missing_ok: bool = False) -> None:
+        removed.append((self, listener.socket.fileno() >= 0))
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", look)
+    listener.close()
+    assert removed == [(path, True)], "once the socket is closed, another file may have the inode's number"
+    listener.close()
+    other = Listener(path)
+    listener.close()
+    assert path.exists(), "the file is another's"
+    other.close()
+    assert not path.exists()

@@ -50,6 +50,10 @@ class Log:
         raise NotImplementedError
 
 
+def refuse_to_start(_: Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.fixture
 def node() -> Node:
     return Node(MemoryStorage())
@@ -181,6 +185,43 @@ def test_writer_ends_though_clients_come_without_a_pause(server: NodeWriterServe
             client.connect(str(path))
     ends.join()
     assert came < 20_000
+
+
+def test_writer_for_which_there_are_no_threads_leaves_nothing_behind(
+    node: Node, log: Log, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    writer = NodeWriter(CLUSTER, "n1", WRITER, lambda _: log)
+    server = NodeWriterServer(writer, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refuse_to_start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            server.start()
+    server.stop()
+    assert not path.exists()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(OSError, match="No such file"):
+        client.connect(str(path))
+
+
+def test_writer_whose_loop_fails_takes_nothing_more(
+    node: Node, log: Log, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = NodeWriter(CLUSTER, "n1", WRITER, lambda _: log)
+    server = NodeWriterServer(writer, path)
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server, "_loop_once", bug)
+    for thread in server.threads[1:]:
+        thread.start()
+    with pytest.raises(ZeroDivisionError):
+        server.run()
+    for thread in server.threads[1:]:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert not path.exists()
 
 
 def test_nobody_there_takes_nothing_and_is_not_called_again_at_once(path: Path, node: Node, log: Log) -> None:

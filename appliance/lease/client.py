@@ -227,6 +227,7 @@ class LeaseClient:
         sent: ClockLook | None = None,
         map_number: int = FIRST_MAP,
         above: Mapping[str, wire.Above] = _NONE,
+        caps: Mapping[str, Instant] = _NONE,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
@@ -234,7 +235,7 @@ class LeaseClient:
         the places in its queues so long, for the same asks to be made again. ``mode``: of those given as a text only.
         ``session_id``: of the session lease whose expiry is theirs. ``sent``: what the clock says, if it was just read.
         ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
-        What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
+        ``caps``: by domain, until when at most. A grant that is too late or suspect is given back. Raises BadTime.
         """
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or ClockLook.of(self._time)
@@ -254,7 +255,7 @@ class LeaseClient:
                 holder=self._holder,
                 age=each.age,
                 term_ns=term,
-                expiry_ns_max=until,
+                expiry_ns_max=min(until, caps.get(each.domain, until)) if caps else until,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
                 hints_wanted=hints_wanted,

@@ -387,6 +387,7 @@ class SessionLeases:
                     session_id=None if session_lease is None else session_lease.session_id,
                     map_number=by.number,
                     above=above_of(shard, leases),
+                    caps={lease.domain: cap for lease in leases if (cap := lease.cap_ns()) is not None},
                 )
                 useless: list[Relinquish] = []
                 for lease, result in zip(leases, results, strict=True):

@@ -374,3 +374,30 @@ def test_second_half_that_was_granted_beside_an_earlier_first_half_is_not_kept(s
     first, second = lease.halves()
     assert second.fence >= first.fence
     assert site.leases(NEW) == 1
+
+
+def test_neither_half_of_a_lease_is_asked_for_beyond_the_cap_on_its_hold(site: MovingSite) -> None:
+    session = site.session()
+    hold_s = (site.policy.lease_term_max_ns + 3 * site.policy.renew_period_ns) / SECOND
+    (lease,) = session.acquire("d", hold_s_max=hold_s)
+    cap = lease.until_ns
+    site.renews(session)
+    site.both()
+    site.renews(session)
+    assert lease.second is not None
+    assert (lease.expiry_ns, lease.second.expiry_ns) == (site.time.now().midpoint + lease.term_ns,) * 2
+    for _ in range(2):
+        site.renews(session)
+        assert cap is not None
+        assert max(lease.own_expiry_ns, lease.second.expiry_ns) <= cap
+
+
+def test_half_that_is_taken_late_is_not_asked_for_beyond_the_cap_on_the_hold(site: MovingSite) -> None:
+    session = site.session()
+    hold_s = (site.policy.lease_term_max_ns + site.policy.renew_period_ns // 2) / SECOND
+    (lease,) = session.acquire("d", hold_s_max=hold_s)
+    site.both()
+    site.renews(session)
+    assert lease.second is not None
+    assert lease.until_ns is not None
+    assert max(lease.own_expiry_ns, lease.second.expiry_ns) <= lease.until_ns

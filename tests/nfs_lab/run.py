@@ -183,7 +183,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
     """What it came to, in a line."""
     cuts, minutes = sum(row["cuts"] for row in rows), sum(row["seconds"] for row in rows) / 60
     bad = [row for row in rows if row["objections"]]
-    per_version = {row["vers"]: row.get("acknowledged", 0) for row in rows}
+    per_version = {row["vers"]: 0 for row in rows}
+    for row in rows:  # each counts from the beginning of its cluster
+        per_version[row["vers"]] = max(per_version[row["vers"]], row.get("acknowledged", 0))
     return (
         f"{len(rows)} scenarios, {cuts} power cuts, {minutes:.0f} minutes of load, "
         f"{sum(per_version.values())} messages acknowledged, {len(bad)} with objections"

@@ -307,9 +307,9 @@ MUTANTS = {
     "a stand-in gives leases up": Mutant(
         failover,
         LOOK,
-        "not self._is_free(shard, hosted, now)",
-        "False",
-        tests.test_shard_of_another_node_is_not_handed_over_while_a_lease_is_out,
+        "hosted.closes_if_free()",
+        "True",
+        tests.test_shard_of_which_a_lease_is_taken_while_its_node_is_asked_stays_until_that_is_given_back,
     ),
     "an application keeps its shard": Mutant(
         shards,

@@ -372,7 +372,7 @@ class Lease:
     def cap_ns(self) -> Instant | None:
         """Return the instant beyond which it is not asked for, whoever reads that when; None: nothing caps it.
 
-        The end of its hold, or a term after the last instant at which its holder had got on lately. Raises BadTime.
+        The end of its hold; where its holder has to get on, a term after that span is over. Raises BadTime.
         """
         if self.progress_within_ns is None:
             return self.until_ns

@@ -105,6 +105,8 @@ class ShardFailover:
             step()
         except TenureError as problem:
             _log.warning("tenancy-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+        except Exception:  # noqa: BLE001 - whatever it is: the other shards have their turn, and this one the next
+            _log.exception("tenancy-failed shard=%d", shard)
 
     def _look_at(self, shard: int, hosted: HostedShard, newest: ShardMap) -> None:
         if shard in self._leaving and self._leaving[shard].is_alive():

@@ -104,14 +104,22 @@ class SocketLoop(ABC):
     """Serves who connects to a listener, until it is told to stop: ``run`` is the body of one thread."""
 
     def __init__(self, listener: Listener, clock: BootClock) -> None:
-        """Take in nobody yet."""
+        """Take in nobody yet. Raises Environment, and closes the listener."""
         self._listener = listener
         self._clock = clock
         self._stopping = False
         self._deaf_until = 0
         """Until when nobody is taken in; 0: everybody is."""
-        self._poll = select.epoll()
-        self._wake, self._woken = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(listener.close)
+            try:
+                self._poll = select.epoll()
+                undo.callback(self._poll.close)
+                self._wake, self._woken = socket.socketpair()
+            except OSError as problem:
+                what = f"cannot serve at {listener.place}: {problem}"
+                raise Environment("no-socket", what, hint="raise LimitNOFILE, or ulimit -n") from None
+            undo.pop_all()
         for each in (listener.socket, self._wake, self._woken):
             each.settimeout(0)
         for each in (listener.socket, self._woken):
@@ -128,10 +136,10 @@ class SocketLoop(ABC):
             self._finish()
         finally:
             self._drop_all()
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
-        """Close what it was made with. Idempotent."""
+    def close(self) -> None:
+        """Close what it was made with, once run() has ended or where it never began. Idempotent."""
         for each in (self._listener, self._wake, self._woken, self._poll):
             each.close()
 

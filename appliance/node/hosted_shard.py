@@ -38,7 +38,7 @@ from ..lease.turn_log import Etcd, KeyValues, LogLost, TurnLog
 from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .records import StoredLedger
-from .runtime import LocalLock, daemon_lock
+from .runtime import LocalLock, begin, daemon_lock
 from .settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -74,9 +74,9 @@ type Spawn = Callable[[str, Callable[[], object]], Running]
 
 
 def in_thread(name: str, body: Callable[[], object]) -> Running:
-    """Begin something in a thread of its own, which does not outlive the process."""
+    """Begin something in a thread of its own, which does not outlive the process. Raises Environment."""
     thread = Thread(target=body, name=name, daemon=True)
-    thread.start()
+    begin(thread)
     return thread
 
 
@@ -243,10 +243,16 @@ class HostedShard:
     def __post_init__(self) -> None:
         self._ending = self._runtime.mutex()
         self._ended = False
-        self._threads = [
-            self._runtime.spawn("tenure-shard", self._serve),
-            self._runtime.spawn("tenure-ledger", self.spool.run),
-        ]
+        self._threads: list[Running] = []
+        try:
+            for name, body in (("tenure-shard", self._serve), ("tenure-ledger", self.spool.run)):
+                self._threads.append(self._runtime.spawn(name, body))
+        except Environment:  # no more threads: who made this closes the store
+            self.server.stop(at_once=True)
+            for each in self._threads:
+                each.join()
+            self.server.close()
+            raise
 
     def _serve(self) -> None:
         """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""

@@ -14,6 +14,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakSet
 
@@ -138,6 +139,15 @@ def _refuse_lasting(path: Path, existing: Path, mountinfo: str | None) -> None:
             f"{path} is on {kind}, not on tmpfs: a lease shard must forget everything when the machine stops",
             hint="mount a tmpfs (every Linux has /dev/shm), or set runtime in node.toml to a directory on one",
         )
+
+
+def begin(thread: Thread) -> None:
+    """Start a thread. Raises Environment where this process may have no more."""
+    try:
+        thread.start()
+    except RuntimeError as problem:
+        what = f"no more threads: {thread.name}: {problem}"
+        raise Environment("no-threads", what, hint="raise TasksMax, or LimitNPROC") from None
 
 
 def group_id(name: str) -> int | None:

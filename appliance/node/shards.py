@@ -193,7 +193,7 @@ class ShardHost:
             yield lock
         finally:
             if shard not in self._hosted:
-                lock.release()
+                self._give_up(shard, lock)
 
     def resumable(self) -> list[int]:
         """Return the shards that do not run here, and of which a run may have left something. Touches tmpfs only."""

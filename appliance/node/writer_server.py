@@ -27,6 +27,7 @@ from ..formats.paths import Bag, DataName, Grid
 from ..lease.sockets import TICK_NS, Listener, SocketLoop
 from . import writer_wire as wire
 from .desk_wire import LEASE, words_of
+from .runtime import begin
 
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """How much may wait for the mount before submissions are refused."""
@@ -280,25 +281,24 @@ class NodeWriterServer(SocketLoop):
         threads = self._threads_of(batcher)
         try:
             for thread in threads:
-                thread.start()
-        except RuntimeError:  # this process may have no more threads; those that began end with the batcher
+                begin(thread)
+        except Environment:  # those that began end with the batcher
             batcher.close()
-            raise Environment(
-                "no-threads", "no more threads to write with", hint="raise TasksMax, or LimitNPROC"
-            ) from None
+            raise
         self._writing += threads
         self.threads += threads
 
     def start(self) -> None:
+        """Begin. Raises Environment; ``stop`` ends what began."""
         for thread in self.threads:
-            thread.start()
+            begin(thread)
 
     def stop(self) -> None:
         """Take nothing more, write and answer what was taken, end. Waits for the mount. Idempotent."""
         super().stop()
         if self.threads[0].is_alive():
             self.threads[0].join()
-        self._close()  # also where it never began
+        self.close()  # also where it never began
 
     def _loop_once(self) -> None:
         ready = self._poll.poll(TICK_NS / SECOND if self._deaf_until else None)
@@ -324,9 +324,11 @@ class NodeWriterServer(SocketLoop):
         self._listener.close()
         self._writer.close()
         for thread in self._writing:
-            thread.join()
+            if thread.ident is not None:  # it began
+                thread.join()
 
     def _drop_all(self) -> None:
+        self._stopping = True
         self._writer.close()  # also where a bug has ended this: whoever waits to be written is written, nobody after
         for connection in list(self._connections):
             connection.close()

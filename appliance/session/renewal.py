@@ -201,6 +201,8 @@ class RenewalThread:
             except TenureError as problem:
                 # No renewal now: the leases run towards their expiry, and whoever uses one is told by name.
                 _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
+            except Exception:  # noqa: BLE001 - no threads or descriptors left, or a bug: one renewal, not every lease
+                _log.exception("renewal-failed")
 
     def _pause_ns(self) -> Span:
         """Return how long to wait by now: leases that are held go by the newest policy too."""

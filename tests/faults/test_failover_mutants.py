@@ -11,6 +11,7 @@ from tests.support.cluster import Site
 from tests.support.mutants import Mutant, check_noticed
 from tests.unit import test_failover as tests
 from tests.unit import test_shard_handover
+from timeagent.errors import Environment
 
 GIVES_WAY = "ShardHost._give_way"
 INHERITS = "ShardFailover._inherits"
@@ -203,6 +204,15 @@ MUTANTS = {
         "_log.warning('tenancy-failed shard=%d code=%s reason=%s', shard, problem.code, problem.message)",
         "raise",
         tests.test_shard_that_cannot_begin_keeps_no_other_from_it_and_is_tried_again,
+        (Environment("tmpfs-full", "no room for a shard"),),
+    ),
+    "a bug in one shard's step ends the turn": Mutant(
+        failover,
+        "ShardFailover._guarded",
+        "_log.exception('tenancy-failed shard=%d', shard)",
+        "raise",
+        tests.test_shard_that_cannot_begin_keeps_no_other_from_it_and_is_tried_again,
+        (OSError(24, "Too many open files"),),
     ),
     "never goes home": Mutant(
         failover,
@@ -379,5 +389,7 @@ MUTANTS = {
 
 @pytest.mark.verify
 @pytest.mark.parametrize("name", MUTANTS)
-def test_broken_rule_is_noticed(name: str, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_noticed(monkeypatch, MUTANTS[name], {"site": site})
+def test_broken_rule_is_noticed(
+    name: str, site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_noticed(monkeypatch, MUTANTS[name], {"site": site, "caplog": caplog})

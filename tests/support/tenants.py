@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from appliance.daemon import failover
 from appliance.daemon.failover import ShardFailover
 from appliance.formats.shardmap import ShardMap
 from appliance.node.shards import CHECK_NS
@@ -23,6 +25,18 @@ TERM_NS = 10 * SECOND
 
 def map_of(*owners: str, number: int = 1, chain: int = 1) -> ShardMap:
     return ShardMap(number=number, cluster_id=CLUSTER, owners=owners, chains=(chain,) * len(owners))
+
+
+class Bugs(logging.Handler):
+    """What was logged as a bug, and went on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            self.found.append(record.exc_info[1])
 
 
 @dataclass
@@ -64,6 +78,8 @@ class Host:
     elsewhere: set[int] = field(default_factory=set)
     """Shards that another process of this machine runs."""
     failing: set[int] = field(default_factory=set)
+    problem: Exception = field(default_factory=lambda: Environment("tmpfs-full", "no room for a shard"))
+    """What they fail with."""
     tried: list[int] = field(default_factory=list)
     suspended: list[int] = field(default_factory=list)
     """Shards that a run left here for a restart."""
@@ -82,7 +98,7 @@ class Host:
     def try_host(self, shard: int, _: ShardMap) -> bool:
         self.tried.append(shard)
         if shard in self.failing:
-            raise Environment("tmpfs-full", f"no room for shard {shard}")
+            raise self.problem
         if shard in self.held or shard in self.elsewhere:
             return False
         self.running[shard] = Tenant(self.map_number)
@@ -151,7 +167,16 @@ class Street:
     def turn(self, after_ns: Span = 0) -> None:
         """One look at everything, so long after the one before; then shards that leave at once have left."""
         self.now += after_ns
-        self.failover.turn()
+        bugs = Bugs()
+        log = logging.getLogger(failover.__name__)
+        log.addHandler(bugs)
+        try:
+            self.failover.turn()
+        finally:
+            log.removeHandler(bugs)
+        for bug in bugs.found:
+            if bug is not self.host.problem:
+                raise bug
         if self.host.holders_are_done.is_set():
             self.wait()
 

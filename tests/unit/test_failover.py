@@ -9,6 +9,7 @@ from appliance.daemon.failover import ASKED_NS, CHECK_NS
 from appliance.formats.shardmap import ShardMap
 from tests.support.tenants import NODES, Street, map_of
 from tests.support.values import CLUSTER
+from timeagent.errors import Environment
 from timeagent.units import SECOND
 
 HEIRS = {0: ["node-b", "node-a", "node-c", "node-d"], 1: ["node-b", "node-d", "node-a", "node-c"]}
@@ -174,14 +175,21 @@ def test_shard_that_another_process_of_the_machine_runs_is_not_counted() -> None
     assert street.failover.taken_over == 0
 
 
-def test_shard_that_cannot_begin_keeps_no_other_from_it_and_is_tried_again() -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [Environment("tmpfs-full", "no room for a shard"), OSError(24, "Too many open files"), ZeroDivisionError()],
+)
+def test_shard_that_cannot_begin_keeps_no_other_from_it_and_is_tried_again(
+    problem: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     street = Street("node-a", "node-a")
-    street.host.failing = {0}
+    street.host.failing, street.host.problem = {0}, problem
     street.turn()
     assert list(street.host.running) == [1]
     street.host.failing = set()
     street.turn()
     assert sorted(street.host.running) == [0, 1]
+    assert "tenancy-failed shard=0" in caplog.text
 
 
 # -- home-coming -------------------------------------------------------------------------------------------------------

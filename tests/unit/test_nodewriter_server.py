@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -19,7 +20,7 @@ from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWrite
 from appliance.node.writer_wire import Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
-from timeagent.errors import BadRequest, Damaged
+from timeagent.errors import BadRequest, Damaged, Environment
 from timeagent.units import SECOND, Span
 
 WRITER = b"W" * 8
@@ -195,13 +196,31 @@ def test_writer_for_which_there_are_no_threads_leaves_nothing_behind(
     server = NodeWriterServer(writer, path)
     with monkeypatch.context() as patch:
         patch.setattr(Thread, "start", refuse_to_start)
-        with pytest.raises(RuntimeError, match="new thread"):
+        with pytest.raises(Environment, match="new thread"):
             server.start()
     server.stop()
     assert not path.exists()
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
     with socket.socket(socket.AF_UNIX) as client, pytest.raises(OSError, match="No such file"):
         client.connect(str(path))
+
+
+@pytest.mark.parametrize("begin", range(1, 1 + WRITERS))
+def test_writer_for_which_there_are_few_threads_ends_those_that_began(
+    log: Log, path: Path, monkeypatch: pytest.MonkeyPatch, begin: int
+) -> None:
+    server = NodeWriterServer(NodeWriter(CLUSTER, "n1", WRITER, lambda _: log), path)
+    died = list[object]()
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    for each in server.threads[begin:]:
+        monkeypatch.setattr(each, "start", lambda each=each: refuse_to_start(each))
+    with pytest.raises(Environment, match="new thread"):
+        server.start()
+    server.stop()
+    for each in server.threads[:begin]:
+        each.join(30)
+        assert not each.is_alive()
+    assert died == []
 
 
 def test_writer_whose_loop_fails_takes_nothing_more(
@@ -222,6 +241,25 @@ def test_writer_whose_loop_fails_takes_nothing_more(
         thread.join(30)
         assert not thread.is_alive()
     assert not path.exists()
+
+
+def test_store_that_is_first_written_to_behind_a_failure_of_the_loop_is_refused(
+    path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = SeveralLogs(node)
+    service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
+    server = NodeWriterServer(service, path)
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server, "_loop_once", bug)
+    for thread in server.threads[1:]:
+        thread.start()
+    with pytest.raises(ZeroDivisionError):
+        server.run()
+    assert service.submit(submitted(logs, node), list[Outcome]().append) == "the node's writer is stopping"
+    server.stop()
 
 
 def test_nobody_there_takes_nothing_and_is_not_called_again_at_once(path: Path, node: Node, log: Log) -> None:

@@ -52,6 +52,27 @@ def test_refusal_is_logged_and_the_next_round_comes(caplog: pytest.LogCaptureFix
     assert "renewal-failed code=no-time" in caplog.text
 
 
+# A pool that may begin no thread, a descriptor too many, a bug: the other leases of the session have done nothing.
+@pytest.mark.parametrize("problem", [RuntimeError("can't start new thread"), OSError(24, "Too many open files")])
+def test_whatever_ends_a_round_is_logged_and_the_next_comes(
+    caplog: pytest.LogCaptureFixture, problem: Exception
+) -> None:
+    again = Event()
+    rounds = iter([problem])
+
+    def renew() -> None:
+        for each in rounds:
+            raise each
+        again.set()
+
+    renewal = RenewalThread(fast_policy(), renew)
+    renewal.start(PAUSE_NS_MIN)
+    assert again.wait(BOUND_S)
+    renewal.stop()
+    assert "renewal-failed\nTraceback" in caplog.text
+    assert str(problem) in caplog.text
+
+
 def test_starting_twice_makes_one_thread_and_shorter_leases_quicken_it() -> None:
     renewal = RenewalThread(fast_policy(), lambda: None)
     slow = renewal._pause_ns()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+import threading
+from contextlib import closing
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Site]:
     yield from sites(tmp_path, "node1", "node2")
+
+
+def open_files() -> list[str]:
+    return sorted(str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if os.path.lexists(each))
 
 
 def newest(site: Site, shard: int = 0) -> CeilingRecord:
@@ -322,6 +330,35 @@ def test_inspecting_pages_through_all_leases(site: Site) -> None:
         assert [view.domain for view in found] == domains
         assert numbers.leases == 300
         session.relinquish(leases)
+
+
+# The daemon tries again: what is left of this try would be in the way, or be left anew each time.
+@pytest.mark.parametrize("short_of", ["tenure-shard", "tenure-ledger", "descriptors"])
+def test_shard_for_which_there_are_no_threads_or_descriptors_leaves_nothing_behind(
+    site: Site, monkeypatch: pytest.MonkeyPatch, short_of: str
+) -> None:
+    begin = Thread.start
+
+    def begin_but_that(thread: Thread) -> None:
+        if thread.name == short_of:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    def no_pair() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with closing(site.daemon()) as cluster:
+        host = cluster.routes.host
+        threads, files = set(threading.enumerate()), open_files()
+        with monkeypatch.context() as patch:
+            patch.setattr(Thread, "start", begin_but_that)
+            if short_of == "descriptors":
+                patch.setattr("socket.socketpair", no_pair)
+            with pytest.raises(Environment) as refused:
+                host.try_host(0, cluster.map)
+        assert refused.value.code == ("no-socket" if short_of == "descriptors" else "no-threads")
+        assert (host.everything(), set(threading.enumerate()), open_files()) == ({}, threads, files)
+        assert host.try_host(0, cluster.map)
 
 
 # A shard that ended inside a living process must not keep its place: nobody else of this machine could take it.

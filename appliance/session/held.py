@@ -282,10 +282,10 @@ class Lease:
     @property
     def expiry_ns(self) -> Instant:
         """When it expires, unless it, or its session lease, is renewed: of both halves the earlier instant."""
-        own = self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns
-        if self.alone_until_ns is not None:
-            own = min(own, self.alone_until_ns)
-        return own if self.second is None else min(own, self.second.expiry_ns)
+        second, alone = self.second, self.alone_until_ns  # first, and once: another thread may end the move meanwhile
+        own = self.own_expiry_ns if (together := self.session_lease) is None else together.expiry_ns
+        own = own if alone is None else min(own, alone)
+        return own if second is None else min(own, second.expiry_ns)
 
     @property
     def mode(self) -> Mode:
@@ -336,7 +336,6 @@ class Lease:
         if self.session_lease is not None:
             self.session_lease.leases.pop(self.correlation_id, None)
             self.session_lease.over = self.session_lease.over or not self.session_lease.leases
-        self.second, self.alone_until_ns = None, None
         self.shard, self.correlation_id, self._stated_fence = second.shard, second.correlation_id, second.fence
         self.own_mode, self.signed, self.own_expiry_ns = second.own_mode, second.signed, second.own_expiry_ns
         self.session_lease = second.session_lease
@@ -347,6 +346,7 @@ class Lease:
         self.told = second.told
         if self.session_lease is not None:
             self.session_lease.leases[self.correlation_id] = self
+        self.second, self.alone_until_ns = None, None  # last: who has read that there is none finds its state here
 
     def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
@@ -367,19 +367,19 @@ class Lease:
 
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which the holder must not begin anything under this lease."""
-        return (self.expiry_ns if self.until_ns is None else min(self.expiry_ns, self.until_ns)) - margin_ns
+        return (self.expiry_ns if (until := self.until_ns) is None else min(self.expiry_ns, until)) - margin_ns
 
     def cap_ns(self) -> Instant | None:
         """Return the instant beyond which it is not asked for, whoever reads that when; None: nothing caps it.
 
         The end of its hold; where its holder has to get on, a term after that span is over. Raises BadTime.
         """
-        if self.progress_within_ns is None:
+        if (within := self.progress_within_ns) is None:  # all of this once: another thread may take it again meanwhile
             return self.until_ns
         time = self._kept().time
         latest = time.now().latest  # before the other: who stands still in between gets a cap that is earlier
-        cap = latest - (time.boot_ns() - self.progress_boot_ns) + self.progress_within_ns + self.term_ns
-        return cap if self.until_ns is None else min(cap, self.until_ns)
+        cap = latest - (time.boot_ns() - self.progress_boot_ns) + within + self.term_ns
+        return cap if (until := self.until_ns) is None else min(cap, until)
 
     def check_held(self, now: TimeInterval, margin_ns: Span) -> None:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""

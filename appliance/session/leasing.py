@@ -330,12 +330,11 @@ class Leasing:
         """
         newest = self._keeper.routes.map
         self.session_leases.catch_up(leases, newest)
-        leases = list(
-            dict.fromkeys(
-                each.second if each.second is not None and newest.half_of(each.shard) is None else each
-                for each in leases
-            )
-        )
+        halves = [(each, each.second) for each in leases]  # once: another thread may let it go on with that meanwhile
+        leases = [
+            second if second is not None and newest.half_of(each.shard) is None else each for each, second in halves
+        ]
+        leases = list(dict.fromkeys(leases))
         self.session_leases.take_halves([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
         ready = [each for each in leases if is_as_by(each, newest)]
         answers = self._renewed(ready, newest.number)

@@ -232,7 +232,7 @@ MUTANTS = {
     "who gets on no more is renewed for as long as its request is late": Mutant(
         held,
         "Lease.cap_ns",
-        "cap if self.until_ns is None else min(cap, self.until_ns)",
+        "cap if (until := self.until_ns) is None else min(cap, until)",
         "self.until_ns",
         losses_tests.test_holder_that_gets_on_no_more_has_its_lease_no_longer_however_late_it_asks,
     ),

@@ -24,9 +24,8 @@ SESSIONS: tuple[Mutant, ...] = (
         one(
             held,
             "Lease.expiry_ns",
-            "own = self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns",
-            "own = self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns + "
-            "self.session_lease.term_ns",
+            "else together.expiry_ns",
+            "else together.expiry_ns + together.term_ns",
         ),
         "published",
         "together",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +12,10 @@ from msgspec.structs import replace
 from appliance.bag.writing import Committed
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
-from appliance.formats.witness import Ended
+from appliance.formats.witness import Ended, Half
 from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
 from appliance.lease.wire import Granted, Inspect, LeasePage, Renew, Unavailable, Upgrade
+from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, payloads, publish
 from tests.support.shards import acquire, opened
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.lease.shard import Shard
-    from appliance.session.held import Lease, Loss
+    from appliance.session.held import Loss
     from appliance.session.session import Session
 
 OLD, NEW, NEWER = 0, SHARDS_MAX, 3 * SHARDS_MAX
@@ -288,6 +291,52 @@ def test_lease_goes_on_with_its_second_half_as_soon_as_that_is_whole(site: Movin
     site.time.advance(100 * MS)
     session.renew_due()
     assert lease.shard == NEW
+
+
+@pytest.mark.parametrize("look", range(1, 7))
+def test_renewal_goes_on_while_another_ends_the_move(
+    site: MovingSite, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """``look``: during which of the looks that it takes at the map, for the shard that has left."""
+    session = site.session()
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    site.after()
+    half_of, looks = ShardMap.half_of, count(1)
+
+    def ended_meanwhile(shard_map: ShardMap, shard: int) -> Half | None:
+        if shard == OLD and next(looks) == look and lease.second is not None:
+            lease.go_on_with_second()
+        return half_of(shard_map, shard)
+
+    monkeypatch.setattr(ShardMap, "half_of", ended_meanwhile)
+    site.renews(session)
+    assert (lease.shard, lease.second, lease.ended) == (NEW, None, None)
+    lease.check()
+
+
+class SeenOnce(Lease):
+    """A lease that has gone on with its second half as soon as somebody has seen that."""
+
+    half: Lease | None = None
+
+    def _seen(self) -> Lease | None:
+        half, self.half = self.half, None
+        return half
+
+    def _set(self, half: Lease | None) -> None:
+        self.half = half
+
+    second = property(_seen, _set)
+
+
+def test_expiry_is_read_while_another_ends_the_move(site: MovingSite) -> None:
+    (lease,) = site.session().acquire("d", timeout_s=0)
+    (half,) = site.session().acquire("e", timeout_s=0)
+    seen = SeenOnce(**{each.name: getattr(lease, each.name) for each in fields(lease) if each.init})
+    seen.second = half
+    assert seen.expiry_ns == min(lease.expiry_ns, half.expiry_ns)
 
 
 def test_lease_is_lost_with_either_half(site: MovingSite) -> None:

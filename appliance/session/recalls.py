@@ -258,7 +258,8 @@ def keep_unused(keeper: Keeper, lease: Lease) -> bool:
     if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
         return False
     with keeper.lock:
-        kept = replace(lease, recall_listeners=(), loss_listeners=())
+        # Nobody has to get on with what nobody uses.
+        kept = replace(lease, recall_listeners=(), loss_listeners=(), progress_within_ns=None)
         lease.ended = "relinquished"
         keeper.forget([lease])
         keeper.hold(kept)
@@ -270,11 +271,11 @@ def keep_unused(keeper: Keeper, lease: Lease) -> bool:
     return True
 
 
-def use_again(keeper: Keeper, wanted: Mapping[str, Mode]) -> tuple[list[Lease], list[Lease]]:
+def use_again(keeper: Keeper, wanted: Mapping[str, Mode], *, together: bool) -> tuple[list[Lease], list[Lease]]:
     """Return unused leases for all of these domains, or none; and those that have to be given back first.
 
     Whoever asks for a set that is here in part gives that part back first, so that all sets are taken in one order.
-    Raises BadTime.
+    ``together``: false where they must not be under a session lease, which knows no caps of theirs. Raises BadTime.
     """
     with keeper.lock:
         here = [lease for lease in keeper.unused if lease.domain in wanted]
@@ -285,6 +286,7 @@ def use_again(keeper: Keeper, wanted: Mapping[str, Mode]) -> tuple[list[Lease], 
         for lease in here:
             del keeper.unused[lease]
             usable = now.surely_before(lease.usable_until_ns(keeper.policy.holder_margin_ns))
+            usable = usable and (together or lease.session_lease is None)
             if usable and lease.ended is None and not lease.recalled and covers(lease.mode, wanted[lease.domain]):
                 found.setdefault(lease.domain, lease)
         if len(found) < len(wanted):

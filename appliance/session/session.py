@@ -148,7 +148,7 @@ class Session:
         wanted = asking.wanted_modes(domains, mode)
         together = asking.chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
         with self._acquires.under_way(given_up) as over:
-            leases, misfits = recalls.use_again(self.keeper, wanted)
+            leases, misfits = recalls.use_again(self.keeper, wanted, together=together)
             if misfits:
                 self._give_back(misfits)
             if leases:
@@ -215,6 +215,8 @@ class Session:
             while not now.surely_past(last.settle_to_ns):
                 asking.check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
                 self.check_held(leases)
+                for lease in leases:
+                    lease.progress()
                 self.renew_due()
                 self._time.sleep(max(MS, min(SLICE_NS, last.settle_to_ns - now.earliest)))
                 now = self._time.now()
@@ -444,7 +446,7 @@ class Session:
                 self._losses.tell()
             # Without the lock: the leases have to be renewed meanwhile.
             self._time.sleep(min(made.span_ns, SLICE_NS))
-            self._renew_meanwhile()
+            self._renew_meanwhile(leases)
 
     def _account(self, publication: Publication, outcome: Outcome, *, alone: bool = False) -> None:
         """Take note of an outcome that is known, once, whoever found it out.
@@ -528,10 +530,13 @@ class Session:
         if book.horizon.reached < target:
             self._checked(leases)
             check_near(target, self._time.now().latest, self._policy, "the log must be settled up to")
-            book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())
+            book.horizon.settle(target, progress=lambda _: self._renew_meanwhile(leases))
             self._checked(leases)
 
-    def _renew_meanwhile(self) -> None:
+    def _renew_meanwhile(self, leases: Sequence[Lease]) -> None:
+        """Renew, while something is waited for that has to come before the leases are used: it is no idling."""
+        for lease in leases:
+            lease.progress()
         try:
             self.renew_due()
         except TenureError as why:

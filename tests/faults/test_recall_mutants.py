@@ -15,6 +15,7 @@ from tests.support.shards import World
 from tests.support.values import NOW_NS
 from tests.unit import test_lease_recall as shard_tests
 from tests.unit import test_recalls as session_tests
+from tests.unit import test_session_handover as handover_tests
 from timeagent.units import HOUR, MINUTE
 
 if TYPE_CHECKING:
@@ -217,6 +218,29 @@ MUTANTS: dict[str, Fault] = {
         "covers(lease.mode, wanted[lease.domain])",
         "True",
         session_tests.test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew,
+    ),
+    "what a session lease keeps is handed out with bounds": (
+        recalls,
+        "use_again",
+        "together or lease.session_lease is None",
+        "True",
+        lambda site: session_tests.test_sticky_lease_under_a_session_lease_is_not_handed_out_with_bounds(
+            site, {"hold_s_max": 3}
+        ),
+    ),
+    "who waits for a log to be settled does not get on": (
+        session,
+        "Session._renew_meanwhile",
+        "lease.progress()",
+        "pass",
+        handover_tests.test_holder_that_has_to_get_on_keeps_its_lease_while_its_log_is_settled,
+    ),
+    "somebody has to get on with what nobody uses": (
+        recalls,
+        "keep_unused",
+        "replace(lease, recall_listeners=(), loss_listeners=(), progress_within_ns=None)",
+        "replace(lease, recall_listeners=(), loss_listeners=())",
+        session_tests.test_nobody_has_to_get_on_with_what_nobody_uses,
     ),
     "a lease is kept while an attempt under it is undecided": (
         session,

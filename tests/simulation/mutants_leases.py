@@ -20,8 +20,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             session,
             "Session._settle_for",
-            "book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
-            "self._logs.opened('beta').horizon.settle(target, progress=lambda _: self._renew_meanwhile())",
+            "book.horizon.settle(target, progress=lambda _: self._renew_meanwhile(leases))",
+            "self._logs.opened('beta').horizon.settle(target, progress=lambda _: self._renew_meanwhile(leases))",
         ),
         "complete",
         "sleepers",

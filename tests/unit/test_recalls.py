@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from appliance.bag.writing import Committed, FrameFile
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended
+from appliance.lease.client import ClockLook
 from appliance.lease.wire import Acquire, Age, Attend, Recalled, Request, WantedLease
 from appliance.session.endings import LossReason
 from appliance.session.held import Loss
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.session.held import Lease
+    from timeagent.units import TimeInterval
 
 LONG = 60
 
@@ -267,6 +269,59 @@ def test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew(site: HandSit
         assert leases[0].mode is Mode.X
     with session.acquire("a", mode=Mode.S, sticky_s=LONG, timeout_s=0) as leases:
         assert leases[0].mode is Mode.X, "a lease that covers what is asked for serves"
+
+
+# A session lease is renewed as one, for all that are under it: it knows no cap of any of them.
+@pytest.mark.parametrize("bounds", [{"hold_s_max": 3}, {"progress_within_s": 3}, {"term_s": 5}])
+def test_sticky_lease_under_a_session_lease_is_not_handed_out_with_bounds(
+    site: HandSite, bounds: dict[str, Any]
+) -> None:
+    session = site.session(session_leases=True)
+    with session.acquire("a", sticky_s=LONG):
+        pass
+    (lease,) = session.acquire("a", sticky_s=LONG, **bounds)
+    assert (lease.session_lease, acquires(site)) == (None, 2)
+    began = site.time.now().earliest
+    if "term_s" not in bounds:
+        for _ in range(30):
+            site.time.advance(SECOND)
+            session.renew_due()
+        assert lease.expiry_ns <= began + 4 * SECOND + site.policy.lease_term_max_ns
+        assert lease.ended == "expired"
+
+
+def test_nobody_has_to_get_on_with_what_nobody_uses(site: HandSite) -> None:
+    session, told = site.session(), list[Loss]()
+    session.on_lost(told.append)
+    with session.acquire("a", sticky_s=LONG, progress_within_s=2):
+        pass
+    for _ in range(LONG // 2):
+        site.time.advance(SECOND)
+        session.renew_due()
+    (lease,) = session.acquire("a", sticky_s=LONG, progress_within_s=2)
+    assert (acquires(site), told) == (1, [])
+    for _ in range(LONG // 2):
+        site.time.advance(SECOND)
+        session.renew_due()
+    assert [each.lease for each in told] == [lease]
+
+
+@pytest.mark.parametrize("hold_s_max", [None, LONG])
+def test_cap_of_a_lease_is_read_while_another_thread_takes_it_again_without_bounds(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch, hold_s_max: int | None
+) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", sticky_s=LONG, progress_within_s=LONG, hold_s_max=hold_s_max)
+    now = site.time.now
+
+    def taken_again_meanwhile() -> TimeInterval:
+        monkeypatch.setattr(site.time, "now", now)
+        session._renewer.adopt([lease], ClockLook.of(site.time))
+        return now()
+
+    monkeypatch.setattr(site.time, "now", taken_again_meanwhile)
+    assert lease.cap_ns() is not None
+    assert (lease.progress_within_ns, lease.until_ns) == (None, None)
 
 
 def test_set_that_is_kept_in_part_is_taken_anew(site: HandSite) -> None:

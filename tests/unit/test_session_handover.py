@@ -306,6 +306,17 @@ def test_lease_is_renewed_while_its_log_is_settled(site: HandSite) -> None:
     second.check_held([lease])
 
 
+# Its holder is inside publish, and that has to wait: it hangs no more than one that acquires.
+def test_holder_that_has_to_get_on_keeps_its_lease_while_its_log_is_settled(site: HandSite) -> None:
+    site.session("first").acquire("a")
+    site.start()
+    session = site.session("second")
+    leases = session.acquire("a", record_only=True, progress_within_s=2)
+    began = site.time.now().latest
+    assert session.publish("log", [b"1"], under=leases) == Committed()
+    assert site.time.now().earliest - began > 2 * SECOND + site.policy.lease_term_max_ns
+
+
 def test_lease_that_cannot_be_renewed_while_its_log_is_settled_is_lost(site: HandSite) -> None:
     first, second = site.session(), site.session()
     publish(first, first.acquire("a"), b"1")

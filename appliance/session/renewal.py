@@ -73,6 +73,12 @@ class LeaseRenewer:
                 if progress_within_ns is not None:
                     lease.progress()
 
+    def note_progress(self, leases: Iterable[Lease]) -> None:
+        """Say of those whose holder has to get on that it does."""
+        for lease in leases:
+            if lease.progress_within_ns is not None:
+                lease.progress()
+
     # -- renewing ------------------------------------------------------------------------------------------------------
 
     def renew_due(self) -> None:

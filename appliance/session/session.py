@@ -215,8 +215,7 @@ class Session:
             while not now.surely_past(last.settle_to_ns):
                 asking.check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
                 self.check_held(leases)
-                for lease in leases:
-                    lease.progress()
+                self._renewer.note_progress(leases)
                 self.renew_due()
                 self._time.sleep(max(MS, min(SLICE_NS, last.settle_to_ns - now.earliest)))
                 now = self._time.now()
@@ -534,9 +533,8 @@ class Session:
             self._checked(leases)
 
     def _renew_meanwhile(self, leases: Sequence[Lease]) -> None:
-        """Renew, while something is waited for that has to come before the leases are used: it is no idling."""
-        for lease in leases:
-            lease.progress()
+        """Renew, while something is waited for that has to come before the leases are used: their holder gets on."""
+        self._renewer.note_progress(leases)
         try:
             self.renew_due()
         except TenureError as why:

@@ -231,7 +231,7 @@ MUTANTS: dict[str, Fault] = {
     "who waits for a log to be settled does not get on": (
         session,
         "Session._renew_meanwhile",
-        "lease.progress()",
+        "self._renewer.note_progress(leases)",
         "pass",
         handover_tests.test_holder_that_has_to_get_on_keeps_its_lease_while_its_log_is_settled,
     ),

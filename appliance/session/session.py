@@ -329,9 +329,7 @@ class Session:
             if not isinstance(outcome, NotCommitted):
                 break
         if isinstance(outcome, Committed):
-            for lease in leases:
-                if lease.progress_within_ns is not None:
-                    lease.progress()
+            self._renewer.note_progress(leases)
         return outcome
 
     def resolve(self, log: str, leases: Sequence[Lease]) -> Outcome:

@@ -141,8 +141,8 @@ MUTANTS: dict[str, Fault] = {
     "only the first lease gets on": (
         session,
         "Session.publish",
-        "for lease in leases:",
-        "for lease in leases[:1]:",
+        "self._renewer.note_progress(leases)",
+        "self._renewer.note_progress(leases[:1])",
         sessions.test_each_lease_of_a_batch_knows_what_was_written_under_it,
         (),
     ),

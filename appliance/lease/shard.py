@@ -145,6 +145,7 @@ class Shard:
         handler = self._handler
         recalls, eviction, going = self._waiting.recalls, self._eviction, self._going
         self._plain = FastPath(store, randomness, handler.holders, handler.refused_new, recalls, eviction, going)
+        self._held_until_ns: Instant = 0
         self._to_raise: list[str] | None = None
         self._end: tuple[Instant, Instant] | None = None
         """Floor and settle_to of its last record, from the first try to link it on: no lease ends after that."""
@@ -237,7 +238,7 @@ class Shard:
         )
 
     def housekeeping(self) -> Extension | None:
-        """Have the store write; extend the ceiling if leases are out and a period has passed.
+        """Have the store write; extend the ceiling if a lease may be held and a period has passed.
 
         None: nothing to extend, or no usable time now.
 
@@ -249,13 +250,21 @@ class Shard:
         if self._handler.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return self._chain.deposed
         try:
-            if self._store.leases == 0 or self._gain_ns(self._time.now()) < self._policy.ceiling_period_ns:
+            if self._store.leases == 0 or self._gain_ns(now := self._time.now()) < self._policy.ceiling_period_ns:
+                return None
+            if not self._may_be_held(now):
                 return None
             extension = self._linked(self._chain.extend())
             self._flush()
         except BadTime:
             return None
         return extension
+
+    def _may_be_held(self, now: TimeInterval) -> bool:
+        """Whether a lease is out that may not be past: none lasts beyond the ceiling."""
+        if now.surely_past(self._held_until_ns) and not now.surely_past(self._chain.ceiling_ns):
+            self._held_until_ns = self._store.latest_expiry() or 0  # looks at all of them: once until that is past
+        return not now.surely_past(self._held_until_ns)
 
     # -- from map to map -----------------------------------------------------------------------------------------------
 

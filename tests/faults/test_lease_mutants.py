@@ -409,6 +409,20 @@ MUTANTS = {
         "waits",
         held_tests.test_end_is_signed_soon_where_nothing_else_comes,
     ),
+    "ceiling: goes on for what has run out": Mutant(
+        shard,
+        "Shard._may_be_held",
+        "not now.surely_past(self._held_until_ns)",
+        "True",
+        life_tests.test_ceiling_is_not_extended_for_leases_that_have_run_out,
+    ),
+    "ceiling: stops when the first lease has run out": Mutant(
+        shard,
+        "Shard._may_be_held",
+        "self._store.latest_expiry() or 0",
+        "self._held_until_ns or self._store.latest_expiry() or 0",
+        life_tests.test_ceiling_is_not_extended_for_leases_that_have_run_out,
+    ),
     "held end: is not seen by whoever keeps house": Mutant(
         shard,
         "Shard.housekeeping",

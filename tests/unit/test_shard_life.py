@@ -56,6 +56,22 @@ def test_ceiling_is_extended_once_in_a_period_and_only_while_leases_are_out(worl
     assert shard.housekeeping() is None
 
 
+# Whoever let them run out may never come back, and nobody else need ask for them.
+def test_ceiling_is_not_extended_for_leases_that_have_run_out(world: World) -> None:
+    shard = world.started()
+    lease = granted(shard, acquire(world, "a"))
+    for turn in range(30):
+        world.time.advance(POLICY.ceiling_period_ns)
+        assert (shard.housekeeping() is None) is world.time.now().surely_past(lease.expiry_ns)
+        if turn == 3:
+            lease = granted(shard, acquire(world, "b"))
+    linked = len(world.chain.records)
+    granted(shard, acquire(world, "c"))
+    world.time.advance(POLICY.ceiling_period_ns)
+    assert isinstance(shard.housekeeping(), Extended)
+    assert len(world.chain.records) == linked + 2
+
+
 def test_orderly_stop_waits_for_holders_and_leaves_two_numbers(world: World) -> None:
     shard = world.started()
     written = granted(shard, acquire(world, "a"))

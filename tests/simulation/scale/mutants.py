@@ -24,7 +24,8 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, str]]] = {
         record_watch, "TrustWatch._newest", "self._registers.newest_trust().number", "self._registers.newest().trust",
     ),
     "a ceiling is extended at each tick": (
-        shard, "Shard.housekeeping", "self._gain_ns((now := self._time.now())) < self._policy.ceiling_period_ns", "False",
+        shard, "Shard.housekeeping", "self._gain_ns((now := self._time.now())) < self._policy.ceiling_period_ns",
+        "self._gain_ns((now := self._time.now())) < 0",
     ),
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ add_arguments: Final = together(
     argument("--newest N", "show the last N messages delivered of each log", type=whole_from(1), default=0),
     argument("--drop-late", "what if: leave out what came after its bag was due"),
     argument("--shift NODE=SPAN", "what if: its clock had shown so much more (-: less)", action="append", default=[]),
-    argument("--grace SPAN", "what if: bags had been closed so long after their end"),
+    argument("--grace SPAN", "what if: bags had taken what was signed so long after their end"),
     argument("--json", "one JSON object instead of text"),
 )
 

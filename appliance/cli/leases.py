@@ -141,10 +141,12 @@ def run_watch(cluster: Cluster, options: Namespace) -> int:
                     note(f"tenure: {problem.message}; asking again")
                 silent = True
             else:
+                moment = time.now()
+                views = [each for each in views if not moment.surely_past(each.expiry_ns)]  # listed until it is broken
                 if not answered and not views and not options.json:
                     say(f"{options.domain}: nobody has it")
                 for what, view in changes(before, views):
-                    now, queue = time.now().midpoint, f", {view.waiting} waiting" if view.waiting else ""
+                    now, queue = moment.midpoint, f", {view.waiting} waiting" if view.waiting else ""
                     stands = f"fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}"
                     fields = {"what": what, **instant_fields("seen", now), **lease_fields(view)}
                     line = f"{rfc3339(now)}  {what}  {view.mode}  {_who(view)}  {stands}"

@@ -353,6 +353,15 @@ def test_watching_streams_what_happens(say: Say, node: Cluster) -> None:
     assert say("watch", "a", "--seconds", "0").out == "a: nobody has it\n"
 
 
+def test_watching_says_that_a_lease_is_over_when_it_has_expired(say: Say) -> None:
+    lease = say("acquire", "a", "--term", "1s", "--json").object["correlation_id"]
+    seen = say("watch", "a", "--seconds", "2s", "--json").objects
+    assert [(each["what"], each["correlation_id"]) for each in seen] == [("held", lease), ("over", lease)]
+    assert seen[1]["seen_ns"] > seen[1]["expiry_ns"]
+    assert say("watch", "a", "--seconds", "0").out == "a: nobody has it\n"
+    assert say("show", "a", "--json", status=1).object["lease"]["correlation_id"] == lease
+
+
 @pytest.mark.usefixtures("node")
 def test_watching_is_left_by_an_interrupt_as_every_watch_is(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     inspect, looks = ShardRoutes.inspect, []

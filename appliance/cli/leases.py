@@ -28,6 +28,7 @@ from timeagent.errors import BadRequest, ShardUnavailable
 from timeagent.units import MS, SECOND, Instant, Span, parse_span, rfc3339, span_text
 
 from ..formats.lease import Holder, LeaseOutcome, Mode
+from ..formats.names import check_domain
 from ..formats.shardmap import shard_text
 from ..formats.witness import SessionWitness, Witness
 from ..lease.wire import LeaseView, lease_fields
@@ -345,7 +346,7 @@ def _shown(witness: Witness, granted_ns: Span, options: Namespace) -> int:
     return present(options, "tenure.held", fields, f"{witness.domain}: {held}")
 
 
-_DOMAIN: Final = argument("domain DOMAIN")
+_DOMAIN: Final = argument("domain DOMAIN", type=check_domain)
 _LEASE: Final = argument("--lease ID", "this one, by its correlation id (default: the only one)")
 _TERM: Final = argument("--term SPAN", "how long (default: the policy's longest term)")
 

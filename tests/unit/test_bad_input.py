@@ -354,7 +354,9 @@ def test_domain_out_of_range_is_refused_and_nothing_is_written(
     site: Site, say: Callable[..., Said], domain: str
 ) -> None:
     before = tree(site.root)
-    for words in (("publish", "log", "--lease", domain), ("lease", "hold", "--seconds", "0", domain)):
+    by_hand = [("lease", verb, domain) for verb in ("show", "watch", "acquire", "renew", "relinquish", "revoke")]
+    under_session = ("lease", "acquire", domain, "--session", "00" * 16)
+    for words in (("publish", "log", "--lease", domain), ("lease", "hold", domain), *by_hand, under_session):
         assert say(*words, *site.options(), stdin=b"1\n").is_error(2, "bad-domain"), words
     assert tree(site.root) == before
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from appliance.cluster import Cluster
-from appliance.session.asking import Leases
+from appliance.session.asking import Leases, chosen_term
 from appliance.session.session import Session
 from timeagent.console import (
     Argument,
@@ -180,7 +180,9 @@ def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator
 
 
 def _term(cluster: Cluster, options: Namespace) -> Span:
-    return parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
+    term = parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
+    chosen_term(cluster.policy, term)  # refuses one that is too short
+    return term
 
 
 def _term_fields(options: Namespace, granted_ns: Span) -> dict[str, Span | None]:

@@ -133,7 +133,7 @@ def test_term_under_a_session_that_ends_before_is_granted_for_less(say: Say) -> 
 def test_lease_that_was_over_is_not_renewed_and_giving_it_back_says_so(
     say: Say, node: Cluster, session: tuple[str, ...]
 ) -> None:
-    taken = say("acquire", "a", "--term", "50ms", *session, "--json").object
+    taken = say("acquire", "a", "--term", "150ms", *session, "--json").object
     wait_until(SystemClock(), lambda: node.time.now().surely_past(taken["expiry_ns"]))
     shown = say("show", "a", "--json", status=1).object["lease"]
     assert (shown["correlation_id"], shown["expiry_ns"]) == (taken["correlation_id"], taken["expiry_ns"])
@@ -142,6 +142,14 @@ def test_lease_that_was_over_is_not_renewed_and_giving_it_back_says_so(
     assert say("show", "a", "--json", status=1).object["lease"]["expiry_ns"] == taken["expiry_ns"]
     assert say("relinquish", "a", status=1).out == f"a: expired at {taken['expiry']}\n"
     assert say("show", "a", "--json", status=1).object["lease"] is None
+
+
+def test_term_that_is_over_before_it_is_of_use_is_refused_as_a_session_refuses_it(say: Say) -> None:
+    for words in (("acquire", "a"), ("acquire", "a", "--session", "new")):
+        for term in ("0s", "100ms"):
+            assert "[term-too-short]" in say(*words, "--term", term, status=2).err
+    say("acquire", "a", "--term", "1s")
+    assert "[term-too-short]" in say("renew", "a", "--term", "0s", status=2).err
 
 
 def test_lease_that_another_has_is_not_taken_by_hand(say: Say, node: Cluster) -> None:

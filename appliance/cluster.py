@@ -136,7 +136,7 @@ class Cluster:
         cluster's key, the superuser), Damaged. Touches the mount.
         """
         check_type(bool, allow_root=allow_root)
-        check_type(str | os.PathLike | None, node_dir=node_dir)
+        _check_places(root=root, node_dir=node_dir)
         refuse_root_user(os.geteuid(), allow_root=allow_root)
         path = root_path(root)
         storage = storage or cluster_storage_at(path)
@@ -264,7 +264,7 @@ class Cluster:
         not exist, and if there is a log of that name that is of the other kind or elsewhere; Environment for a store
         that is not fit, or cannot be asked.
         """
-        check_type(str | os.PathLike | None, store=store)
+        _check_places(store=store)
         if kind not in BagKind:
             kinds = " or ".join(BagKind)
             raise BadRequest("bad-kind", f"{kind!r} is no kind of log", hint=f"name {kinds}")
@@ -370,6 +370,14 @@ class Cluster:
 
     def __exit__(self, *problem: object) -> None:
         self.close()
+
+
+def _check_places(**places: str | Path | None) -> None:
+    """Raise BadRequest, by name, for what names no place."""
+    check_type(str | os.PathLike | None, **places)
+    for name, place in places.items():
+        if place is not None and "\0" in os.fsdecode(place):
+            raise BadRequest("bad-type", f"{name} is {str(place)[:80]!r}: no path holds a NUL", hint="give it a path")
 
 
 def _position(log: str, after: str | Instant) -> Position:

@@ -89,6 +89,7 @@ class CachedValue:
         lease. ``hold_s_max``: the lease is renewed for so long; then the next use takes it anew. Without: as long as
         it is kept.
         """
+        check_type(Session, session=session)
         self._session = session
         self._log_name = check_log(log)
         self._domain = check_domain(domain)

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from appliance.formats.lease import Mode, covers
 from appliance.formats.names import check_domain
+from appliance.session.session import Session
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain, check_type
 from timeagent.units import MS, SECOND, span_of
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from appliance.lease.wire import Denied, LeaseView
     from appliance.session.held import Lease, Listener
-    from appliance.session.session import Session
     from timeagent.clock import NodeTime
     from timeagent.units import Seconds, Span
 
@@ -128,6 +128,7 @@ class Tool[H: Hold](ABC):
 
     def __init__(self, session: Session) -> None:
         """Ask nobody yet."""
+        check_type(Session, session=session)
         self._session = session
         self._keeper = session.keeper
         self._entered = local()

@@ -83,6 +83,7 @@ class MountElection:
 
         The candidate of a name is whoever gives it: two of one name are two candidates. Raises BadRequest.
         """
+        check_type(Cluster, cluster=cluster)
         check_type(str, name=name, candidate=candidate)
         term = cluster.policy.lease_term_max_ns if term_s is None else span_of(term_s, "term_s")
         if term < 4 * cluster.policy.radius_ns_max:

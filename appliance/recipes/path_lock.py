@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, runtime_checkable
 
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, check_type
 from timeagent.units import Seconds
 
+from ..cluster import Cluster
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log, check_purpose
 from ..session.held import Lease
@@ -35,6 +36,7 @@ class AwaitedSession(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
 class AnyCluster[S: Session | AwaitedSession](Protocol):
     """A ``Cluster``, or an ``AsyncCluster``."""
 
@@ -86,6 +88,8 @@ class PathLock[S: Session | AwaitedSession]:
 
     def __init__(self, cluster: AnyCluster[S], tree: str = "paths", *, purpose: str = "") -> None:
         """Lock nothing yet; touch nothing. ``tree``: its name in the cluster; trees of other names are not touched."""
+        if not isinstance(cluster, AnyCluster):
+            check_type(Cluster, cluster=cluster)
         self._cluster = cluster
         self._root: Final = f"/{check_log(tree)}"
         self._purpose = check_purpose(purpose or f"paths of {tree}")

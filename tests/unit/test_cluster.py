@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 
 from appliance.admin.trust import next_policy, publish_policy
 from appliance.bag.writing import Committed
-from appliance.cluster import known_nodes, refuse_root_user, time_sources
+from appliance.cluster import Cluster, known_nodes, refuse_root_user, time_sources
 from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.wire import Denied
@@ -26,9 +27,6 @@ from timeagent.errors import BadRequest, BadTime, LeaseLost, NotTrusted, TenureE
 from timeagent.units import MS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from appliance.cluster import Cluster
     from appliance.session.session import Session
 
 ROUNDS = 12
@@ -265,6 +263,17 @@ def test_root_is_named_by_the_call_or_by_the_variable(monkeypatch: pytest.Monkey
     assert root_path(None) == tmp_path
     assert str(root_path("/elsewhere")) == "/elsewhere"
     assert root_path("s3://bucket/prefix/") == "s3://bucket/prefix"
+
+
+def test_place_that_no_path_can_name_is_refused(site: Site) -> None:
+    for open_it in (
+        lambda: Cluster.open("/tmp/a\0b", allow_root=True),
+        lambda: Cluster.open(site.root, node_dir=Path("a\0b"), allow_root=True),
+        lambda: site.open().create_log("log", store="/tmp/a\0b"),
+    ):
+        with pytest.raises(BadRequest) as refused:
+            open_it()
+        assert refused.value.code == "bad-type"
 
 
 def test_assumed_time_is_asked_last_and_has_a_bound_only_where_the_policy_states_one() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from appliance.lease.wire import Acquire, Inspect, Relinquish, Request
+from appliance.recipes.cached_value import CachedValue
+from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Locked, Mutex, RWLock, Semaphore
+from appliance.recipes.mount_election import MountElection
 from appliance.session.endings import LossReason
 from appliance.session.held import Loss
 from tests.support.cluster import HandSite, hand_sites
@@ -257,6 +261,14 @@ def test_names_are_kept_apart(site: HandSite, name: str) -> None:
 def test_number_that_is_none_is_refused(site: HandSite, wrong: int) -> None:
     with pytest.raises(BadRequest):
         Semaphore(site.session(), "d", wrong)
+
+
+def test_tool_of_no_session_is_refused() -> None:
+    nobody: Any = None
+    for make in (Mutex, RWLock, partial(Semaphore, n=1), Election, partial(CachedValue, domain="d"), MountElection.on):
+        with pytest.raises(BadRequest) as refused:
+            make(nobody, "d")
+        assert refused.value.code == "bad-type"
 
 
 def test_tool_of_a_bad_name_is_refused_before_anything_is_asked(site: HandSite) -> None:

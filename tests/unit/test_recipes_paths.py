@@ -208,6 +208,9 @@ def test_nothing_to_lock_and_names_too_long_are_refused_before_anything_is_asked
             assert refused.value.code == code
         with pytest.raises(BadRequest):
             PathLock(cluster, "no/tree")
+    with pytest.raises(BadRequest) as refused:
+        PathLock(None)  # type: ignore[arg-type]
+    assert refused.value.code == "bad-type"
 
 
 def test_program_of_the_page_locks_what_it_says(repository: Path, site: Site, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def path_modes(read: Iterable[AnyPath], write: Iterable[AnyPath]) -> dict[PurePo
     Nothing below a path that is locked as a whole is leased: that one covers it.
     """
     modes: dict[PurePosixPath, Mode] = {}
+    _check_several(read=read, write=write)
     for paths, whole, above in ((write, Mode.X, Mode.IX), (read, Mode.S, Mode.IS)):
         for each in paths:
             path = checked_path(each)
@@ -59,8 +60,17 @@ def path_modes(read: Iterable[AnyPath], write: Iterable[AnyPath]) -> dict[PurePo
     return {path: modes[path] for path in sorted(modes) if not _is_covered(path, modes)}
 
 
+def _check_several(**several: Iterable[AnyPath]) -> None:
+    """Raise BadRequest for one path alone: its letters would be taken for paths, and "/" for the whole tree."""
+    for name, paths in several.items():
+        if isinstance(paths, str) or not isinstance(paths, Iterable):
+            what = f"{name} is a {type(paths).__name__}, {repr(paths)[:80]}"
+            raise BadRequest("bad-type", what, hint="give it a list of paths")
+
+
 def checked_path(path: AnyPath) -> PurePosixPath:
     """Return an absolute path without repeated slashes. Raises BadRequest: where it leads must not need a look."""
+    check_type(str | PurePosixPath, path=path)
     found = PurePosixPath(path)
     if found.root != "/" or ".." in found.parts:
         raise BadRequest(

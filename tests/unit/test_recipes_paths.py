@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import combinations, combinations_with_replacement, product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -109,6 +109,15 @@ def test_path_that_might_lead_elsewhere_is_refused(path: str) -> None:
         checked_path(path)
     assert refused.value.code == "bad-path"
     assert refused.value.hint
+
+
+# Its letters are strings too, and "/" alone would be the whole tree.
+@pytest.mark.parametrize("wrong", ["/", "/a/b", 5, None, [5], b"/a"])
+def test_what_is_no_list_of_paths_is_refused(wrong: Any) -> None:  # noqa: ANN401 - that is what is wrong
+    for verb in ("read", "write"):
+        with pytest.raises(BadRequest) as refused:
+            path_modes(**{"read": (), "write": (), verb: wrong})
+        assert refused.value.code == "bad-type"
 
 
 def test_one_path_has_one_name_however_it_is_written() -> None:

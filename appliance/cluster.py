@@ -52,7 +52,7 @@ from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
 from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
-from .session.open_logs import LogBook
+from .session.open_logs import LogBook, OpenLog
 from .session.session import Session
 from .views import Fold, View
 
@@ -204,6 +204,10 @@ class Cluster:
         if self._closed:
             raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
 
+    def _opened(self, log: str) -> OpenLog:
+        self._check_open()
+        return self.logs.opened(log)
+
     def _shared(self, own: Writer, grid: Grid, horizon: Horizon) -> Writer:
         """Hand frames to the node's writer first, where a daemon runs one, if that is worth it for the log's place."""
         chosen, place = self.settings.node_writer, parse_root(store_of(grid.birth) or self.root)
@@ -292,7 +296,7 @@ class Cluster:
         check_type(int | None, until_ns=until_ns)
         if level not in ("settled", "latest"):
             raise BadRequest("bad-level", f"{level!r} is no level of reading", hint="settled or latest")
-        reader = self.logs.opened(log).reader
+        reader = self._opened(log).reader
         if level == "settled":
             return reader.settled(after_ns, until_ns)
         return reader.latest(after_ns, until_ns)
@@ -314,7 +318,7 @@ class Cluster:
         """
         check_type(int, as_of_ns=as_of_ns)
         check_type(int | None, until_ns=until_ns)
-        reader = self.logs.opened(log).reader
+        reader = self._opened(log).reader
         position = _position(log, after)
         return reader.batches(position, until_ns, checked_level(level), as_of_ns)
 
@@ -323,7 +327,7 @@ class Cluster:
 
         ``after`` as for ``batches``. Closes nothing: a daemon does; where none runs, call ``settle`` meanwhile.
         """
-        reader = self.logs.opened(log).reader
+        reader = self._opened(log).reader
         return Follower(reader, lambda span, horizon_ns: self.time.sleep(span), _position(log, after))  # noqa: ARG005 - by name
 
     def view[S](self, fold: Fold[S]) -> View[S]:
@@ -340,7 +344,7 @@ class Cluster:
         check_type(int, to_ns=to_ns)
         if progress is not None:
             check_callable(progress=progress)
-        return self.logs.opened(log).horizon.settle(to_ns, progress)
+        return self._opened(log).horizon.settle(to_ns, progress)
 
     def close(self) -> None:
         """End all sessions and, if this process runs a shard, leave it to the next that asks. Idempotent.

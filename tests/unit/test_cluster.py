@@ -182,11 +182,14 @@ def test_closed_cluster_is_closed(site: Site) -> None:
     cluster = site.open()
     with cluster.session() as session, session.acquire("a"):
         pass
+    cluster.create_log("log")
     cluster.close()
     cluster.close()
-    with pytest.raises(BadRequest) as refused:
-        cluster.session()
-    assert refused.value.code == "cluster-closed"
+    reading = (lambda: cluster.read("log"), lambda: cluster.batches("log"), lambda: cluster.follow("log"))
+    for call in (cluster.session, *reading, lambda: cluster.settle("log", 1)):
+        with pytest.raises(BadRequest) as refused:
+            call()
+        assert refused.value.code == "cluster-closed"
 
 
 def test_session_that_fails_to_close_does_not_keep_the_shard_running(site: Site) -> None:

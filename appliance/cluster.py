@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import Final, Self
 from weakref import WeakSet
 
 from timeagent.agent.bounded_clock import EmbeddedTime
@@ -24,7 +24,7 @@ from timeagent.clock import MachineClock, SystemClock
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
 from timeagent.sources.local import AssumedSource, KernelSource
-from timeagent.units import Instant
+from timeagent.units import DAY, Instant, Span, span_text
 
 from .admin.membership import read_marker
 from .bag.closedbags import ListedFiles
@@ -55,6 +55,9 @@ from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook, OpenLog
 from .session.session import Session
 from .views import Fold, View
+
+SETTLE_AHEAD_NS_MAX: Final[Span] = DAY
+"""Whoever waits for a later instant means another one."""
 
 
 def refuse_root_user(uid: int, *, allow_root: bool) -> None:
@@ -344,7 +347,13 @@ class Cluster:
         check_type(int, to_ns=to_ns)
         if progress is not None:
             check_callable(progress=progress)
-        return self._opened(log).horizon.settle(to_ns, progress)
+        horizon = self._opened(log).horizon
+        if to_ns > horizon.reached and to_ns - self.time.now().latest > SETTLE_AHEAD_NS_MAX:
+            what = (
+                f"{to_ns} lies more than {span_text(SETTLE_AHEAD_NS_MAX)} ahead, and nothing is final before its time"
+            )
+            raise BadRequest("too-far-ahead", what, hint="name an earlier instant, in nanoseconds since 1970")
+        return horizon.settle(to_ns, progress)
 
     def close(self) -> None:
         """End all sessions and, if this process runs a shard, leave it to the next that asks. Idempotent.

@@ -240,6 +240,15 @@ def test_reading_by_level_and_bounds(site: Site) -> None:
         assert known_nodes(cluster.registers) == ["node1"]
 
 
+@pytest.mark.parametrize("ahead", [2**80, 2**60])
+def test_settling_further_ahead_than_anybody_waits_is_refused(site: Site, ahead: int) -> None:
+    with site.open() as cluster:
+        cluster.create_log("log")
+        with pytest.raises(BadRequest) as refused:
+            cluster.settle("log", SystemClock().realtime_ns() + ahead)
+        assert refused.value.code == "too-far-ahead"
+
+
 @pytest.mark.parametrize(("log", "level", "code"), [("log", "all", "bad-level"), ("log", "settled", "no-such-log")])
 def test_bad_reading_is_refused_at_once_not_when_it_is_iterated(site: Site, log: str, level: str, code: str) -> None:
     with site.open() as cluster:

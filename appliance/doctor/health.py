@@ -335,7 +335,8 @@ def judge_log(log: str, problem: str, overdue: int) -> HealthCheck:
     if problem:
         return failed(name, problem, "tenure audit says what is damaged")
     if overdue:
-        return unsure(name, f"{counted(overdue, 'bag')} overdue for closing", "a daemon does it: tenure node run")
+        way_out = f"tenure bag settle {log} does it now; tenure node run does, though an idle log's only with its rack"
+        return unsure(name, f"{counted(overdue, 'bag')} overdue for closing", way_out)
     return passed(name, "closed as time goes by")
 
 

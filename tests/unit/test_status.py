@@ -15,7 +15,7 @@ import pytest
 from appliance.admin.trust import move_node
 from appliance.cli import service
 from appliance.daemon.daemon import Node
-from appliance.doctor.health import judge_clock
+from appliance.doctor.health import judge_clock, judge_log
 from appliance.formats.names import Address
 from appliance.node.runtime import ensure_runtime
 from tests.support.cluster import Site, sites
@@ -140,6 +140,11 @@ def test_daemon_of_a_release_that_says_nothing_of_itself_is_not_to_be_killed(
     with standing_still(site, "door"):
         found = line(say("status", "--json", *site.options()), "daemon")
     assert (found["verdict"], "kill" in found["way_out"]) == ("UNSURE", False)
+
+
+# A daemon that began later does not see the bag before its rack ends.
+def test_way_out_of_a_log_that_is_not_closed_does_it_now() -> None:
+    assert "tenure bag settle ledger" in judge_log("ledger", "", 1).way_out
 
 
 def test_daemon_without_time_is_no_reason_to_wait(

@@ -313,6 +313,17 @@ def prepared(directory: Path, node: str, address: Address | None) -> Request:
     return Request(check_node(node), publics, address)
 
 
+def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
+    """Raise NotTrusted where the cluster knows the node, and not by a key of this directory: nobody could let it in.
+
+    Touches the mount, and a local disk.
+    """
+    known = {entry.public for entry in registers.newest_trust().keys if entry.node == node}
+    there = [purpose for purpose in Purpose if newest_number(directory, purpose)]
+    if known and not any(load_node_key(directory, purpose).public in known for purpose in there):
+        raise trust.name_taken(node)
+
+
 def ask(storage: Storage, request: Request) -> None:
     """Put the request on the mount, in the place of another one of that name. Idempotent."""
     path = request_path(request.node)

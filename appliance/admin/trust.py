@@ -36,6 +36,14 @@ KEY_OVERLAP_NS: Final = DAY
 _TRIES: Final = 100
 
 
+def name_taken(node: str) -> NotTrusted:
+    return NotTrusted(
+        "node-exists",
+        f"the cluster has a node {node} already",
+        hint="choose another --node name; one that had left comes back, on its machine, with trust rotate",
+    )
+
+
 def admit(
     registers: Registers,
     root_key: Signer,
@@ -59,11 +67,7 @@ def admit(
 
     def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         if any(entry.node == node for entry in known):
-            raise NotTrusted(
-                "node-exists",
-                f"the cluster has a node {node} already",
-                hint="choose another --node name; one that had left comes back, on its machine, with trust rotate",
-            )
+            raise name_taken(node)
         return known + entries
 
     return _publish(registers, root_key, with_node)

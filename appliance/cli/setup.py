@@ -181,6 +181,7 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
     place = _node_dir(options) or new_directory(marker.cluster_id)
     if options.root_key is None:
         wait = parse_span(options.wait)  # before anything is made
+        membership.refuse_taken_name(registers, place, node)
         request = membership.prepared(place, node, listen.reached_at)
         settings = Settings(place, node, root, marker.root_key, listen=listen.at)
         return _ask_and_wait(options, storage, registers, settings, request, wait)

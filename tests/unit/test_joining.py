@@ -102,6 +102,18 @@ def test_name_that_another_machine_has_is_not_given_again(joining: Joining) -> N
     assert "node-exists" in joining.err
 
 
+# Nobody could let it in: it would wait in vain.
+def test_name_that_another_machine_has_is_refused_before_anything_is_made(joining: Joining) -> None:
+    taken = load_settings(joining.site.node_dir()).node
+    for words in (["--node", taken], ["--node", taken, "--wait", "10s"]):
+        assert joining.join(*words)[0] == 77
+        assert "node-exists" in joining.err
+    assert not joining.directory.exists()
+    assert PosixStorage(joining.site.root).read(request_path(taken)) is None
+    joining.join()  # a directory with keys of another name's request is no more that node's
+    assert joining.join("--node", taken)[0] == 77
+
+
 def test_nobody_who_did_not_ask_is_approved(joining: Joining) -> None:
     assert joining.approve("--fingerprint", "SHA256:x", node="gamma")[0] == 77
     assert "no-request" in joining.err

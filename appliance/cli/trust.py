@@ -270,6 +270,7 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
     if options.root_key is None and not options.dry_run:
         hint = "say --root-key FILE; with --dry-run nothing is changed"
         raise BadRequest("no-root-key", "the root key signs a policy", hint=hint)
+    key = options.root_key and root_key(cluster, options)
     before = cluster.registers.newest_policy()
     try:
         policy = trust.next_policy(before, changes)
@@ -278,7 +279,7 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
         raise BadConfiguration(problem.code, told, hint=problem.hint) from None
     changed = {name for name in changes if getattr(before, name) != getattr(policy, name)}
     if changed and not options.dry_run:
-        trust.publish_policy(cluster.registers, root_key(cluster, options), policy)
+        trust.publish_policy(cluster.registers, key, policy)
     said = {name: (getattr(before, name), getattr(policy, name)) for name in sorted(changed)}
     words = [f"{_option(name)} {span_text(was)} -> {span_text(now)}" for name, (was, now) in said.items()]
     present(

@@ -221,5 +221,8 @@ def test_policy_is_shown_and_set(site: Site, capsys: pytest.CaptureFixture[str])
     assert say("set", "--lease-term-max", "soon", *key)[0] == 2
     other = site.root.parent / "other.key"
     save_private_key(other, Signer(bytes(32)))
-    assert say("set", "--batch-max", "200ms", "--root-key", str(other))[0] == 77
+    for more in ([], ["--dry-run"]):
+        assert say("set", "--batch-max", "200ms", "--root-key", str(other), *more)[0] == 77
+        assert say("set", "--batch-max", "200ms", "--root-key", str(other.with_name("no.key")), *more)[0] == 78
+    assert say("set", "--batch-max", "200ms", *key, "--dry-run")[0] == 0
     assert site.registers.newest_number(Kind.POLICY) == 2

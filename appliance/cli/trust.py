@@ -26,6 +26,8 @@ from .opening import JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
 
 _PUBLIC_BYTES_MAX: Final = 65536
+_OTHER_KEY: Final = re.compile(r"(?:time|witness|tls|root)(?:-[0-9]+)?\.key")
+"""What a key file is called that is not for Roughtime. Only the name tells: one key is as good as another."""
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -171,7 +173,11 @@ def _delegate(options: Namespace) -> int:
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):
         what = f"keys of {options.each} for {options.span}: an hour each at least, and not above {DELEGATIONS_MAX} keys"
         raise BadRequest("bad-delegation-span", what, hint="say --for 365d --each 30d")
-    long_term = keys.load_private_key(Path(options.roughtime_key))
+    file = Path(options.roughtime_key)
+    if _OTHER_KEY.fullmatch(file.name):
+        what = f"{file} is by its name a key for something else, and a key has one purpose"
+        raise BadRequest("wrong-purpose", what, hint="name the node's roughtime.key")
+    long_term = keys.load_private_key(file)
     place = Path(options.out)
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)

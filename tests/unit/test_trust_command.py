@@ -44,10 +44,10 @@ class Say:
         self.site, self._capsys, self._monkeypatch = site, capsys, monkeypatch
         self.err = ""
 
-    def __call__(self, *words: str, status: int = 0, stdin: bytes = b"") -> str:
+    def __call__(self, *words: str, status: int = 0, stdin: bytes = b"", on_site: bool = True) -> str:
         self._monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capsys.readouterr()
-        done = main([*words, *self.site.options()])
+        done = main([*words, *(self.site.options() if on_site else ())])
         out, self.err = self._capsys.readouterr()
         assert done == status, (words, done, self.err)
         return out
@@ -175,6 +175,16 @@ def test_key_of_another_cluster_changes_nothing(say: Say, tmp_path: Path) -> Non
     say("trust", "revoke", "node1", "--root-key", str(tmp_path / "other.key"), status=77)
     say("trust", "rotate", "--root-key", str(tmp_path / "other.key"), status=77)
     assert all("revoked_from_ns" not in key for key in say.listed())
+
+
+@pytest.mark.parametrize("name", ["time.key", "witness-2.key", "tls.key", "root.key"])
+def test_no_online_keys_are_made_from_a_key_for_something_else(say: Say, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "online"
+    (tmp_path / "keys").mkdir()
+    for file, status in ((tmp_path / "keys" / name, 2), (tmp_path / "keys" / "time-server.key", 0)):
+        save_private_key(file, Signer(b"8" * 32))
+        say("trust", "delegate", "--roughtime-key", str(file), "--out", str(out), on_site=False, status=status)
+        assert out.exists() is (status == 0)
 
 
 def test_archive_stays_verifiable_after_two_rotations_and_a_revocation(say: Say, tmp_path: Path) -> None:

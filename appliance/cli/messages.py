@@ -209,11 +209,13 @@ def run_read(options: Namespace) -> int:
     if options.limit is not None and options.limit < 0:
         raise BadRequest("bad-limit", f"--limit {options.limit} is no number of messages", hint="0 or more")
     level = Level(options.level)
+    if options.as_of is not None and level is not Level.STALE_OK:
+        raise BadRequest("as-of-unused", f"--as-of says nothing of --level {level}", hint="say --level stale-ok too")
     with open_cluster(options) as cluster:
         if options.settle:
             cluster.settle(options.log, cluster.time.now().latest)
         reader = cluster.logs.opened(options.log).reader
-        as_of = cluster.time.now().earliest - parse_span(options.as_of) if level is Level.STALE_OK else 0
+        as_of = cluster.time.now().earliest - parse_span(options.as_of or "1m") if level is Level.STALE_OK else 0
         reading = reader.batches(after, until, level, as_of, gone_ok=True)
         output = _Output(options)
         cut: Position | None = None
@@ -458,7 +460,7 @@ COMMANDS: Final = {
             choices=("settled", "latest", "stale-ok"),
             default="settled",
         ),
-        argument("--as-of SPAN", "how old a stale-ok answer may be (default 1m)", default="1m"),
+        argument("--as-of SPAN", "how old a stale-ok answer may be (default 1m)"),
         argument("--after CURSOR|T", "only what stands after this cursor or instant"),
         argument("--until T", "only timestamps up to this instant"),
         argument("--limit N", "at most so many messages", type=int),

@@ -111,6 +111,8 @@ def test_stale_answer_is_as_old_as_was_allowed(say: Say) -> None:
         (("--after", "nonsense"), "bad-instant"),
         (("--limit", "-1"), "bad-limit"),
         (("--level", "stale-ok", "--as-of", "nonsense"), "bad-span"),
+        (("--as-of", "1m"), "as-of-unused"),
+        (("--level", "latest", "--as-of", "1m"), "as-of-unused"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(say: Say, words: tuple[str, ...], code: str) -> None:

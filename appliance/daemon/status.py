@@ -41,7 +41,7 @@ from ..doctor.health import (
     not_well,
     worst,
 )
-from ..formats.shardmap import shard_text
+from ..formats.shardmap import ShardMap, shard_text
 from ..lease.listeners import TlsListener
 from ..lease.server import ServerCounts
 from ..lease.transport import UnixTransport
@@ -194,7 +194,7 @@ def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str,
 
     def leases(query: Mapping[str, str]) -> HttpAnswer:
         count = _number(query, "limit", LEASES_SHOWN, LEASES_SHOWN_MAX)
-        wanted = [_number(query, "shard", 0, max(maps.newest.shards))] if "shard" in query else observed.own_shards
+        wanted = [_shard(query, maps.newest)] if "shard" in query else observed.own_shards
         if len(wanted) != 1 and "after" in query:
             raise BadRequest("bad-query", "after goes with shard: each shard has an order of its own")
         shown: list[dict[str, Any]] = []
@@ -222,6 +222,14 @@ def _verdict(checks: list[HealthCheck]) -> HttpAnswer:
 
 def _json(schema: str, fields: dict[str, Any]) -> HttpAnswer:
     return HttpAnswer(200, msgspec.json.encode({"schema": schema, "version": 1} | fields) + b"\n", JSON)
+
+
+def _shard(query: Mapping[str, str], known: ShardMap) -> int:
+    shard = _number(query, "shard", 0, max(known.shards))
+    if known.owner_of(shard) is None:
+        has = ", ".join(map(str, known.shards))
+        raise BadRequest("bad-query", f"map {known.number} has no shard {shard}; it has {has}")
+    return shard
 
 
 def _number(query: Mapping[str, str], name: str, usual: int, most: int) -> int:

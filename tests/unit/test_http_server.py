@@ -17,6 +17,7 @@ from appliance.daemon.daemon import Node
 from appliance.daemon.http import HttpAnswer, HttpServer
 from appliance.doctor.health import TMPFS_BYTES_MIN, Room, not_well
 from appliance.formats.names import Address
+from appliance.formats.shardmap import ShardMap
 from appliance.lease import listeners
 from appliance.node.runtime import HTTP_SOCKET
 from tests.support.cluster import Site, sites, wait_until
@@ -214,6 +215,13 @@ def shown(place: Path, path: str) -> tuple[int, bytes]:
     visitor.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
     status, _, body = exchanged(visitor)
     return status, body
+
+
+def test_shard_that_the_map_has_no_more_is_no_shard_that_does_not_run() -> None:
+    newest = ShardMap(number=2, cluster_id=bytes(16), owners=("node1", "node2"), chains=(2, 1))
+    assert [observed_module._shard({"shard": str(shard)}, newest) for shard in (1, 1024)] == [1, 1024]
+    with pytest.raises(BadRequest, match="map 2 has no shard 0; it has 1024, 1"):
+        observed_module._shard({"shard": "0"}, newest)
 
 
 def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:

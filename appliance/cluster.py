@@ -342,7 +342,7 @@ class Cluster:
         """Make everything before an instant final, helping to close what is due; return the horizon. Waits.
 
         ``to_ns``: nanoseconds since 1970; ``time.time_ns()`` for what was written up to now. Needs no daemon.
-        ``progress`` is told the horizon after every step.
+        ``progress`` is told the horizon after every step. Raises BadRequest for an instant more than a day ahead.
         """
         check_type(int, to_ns=to_ns)
         if progress is not None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from threading import BoundedSemaphore, Thread, current_thread
+from threading import BoundedSemaphore, Thread
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -95,9 +95,9 @@ class HttpServer(BoundedListener):
     def close(self) -> None:
         """Answer nobody any more; whose page is being made has until its time is over. Idempotent."""
         self.stop()
-        if self.thread.is_alive() and self.thread is not current_thread():  # which closes it as it ends
+        if self.thread.is_alive():
             self.thread.join()
-        super().close()
+        self.close_all()
 
     def _go_on(self, visitor: Visitor) -> None:
         """Hear what is asked; once it is all there, answer, or have a thread do it."""

@@ -136,9 +136,9 @@ class SocketLoop(ABC):
             self._finish()
         finally:
             self._drop_all()
-            self.close()
+            self.close_all()
 
-    def close(self) -> None:
+    def close_all(self) -> None:
         """Close what it was made with, once run() has ended or where it never began. Idempotent."""
         for each in (self._listener, self._wake, self._woken, self._poll):
             each.close()

@@ -251,7 +251,7 @@ class HostedShard:
             self.server.stop(at_once=True)
             for each in self._threads:
                 each.join()
-            self.server.close()
+            self.server.close_all()
             raise
 
     def _serve(self) -> None:

@@ -298,7 +298,7 @@ class NodeWriterServer(SocketLoop):
         super().stop()
         if self.threads[0].is_alive():
             self.threads[0].join()
-        self.close()  # also where it never began
+        self.close_all()  # also where it never began
 
     def _loop_once(self) -> None:
         ready = self._poll.poll(TICK_NS / SECOND if self._deaf_until else None)

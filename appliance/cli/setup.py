@@ -182,8 +182,8 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
     if options.root_key is None:
         wait = parse_span(options.wait)  # before anything is made
         membership.refuse_taken_name(registers, place, node)
-        request = membership.prepared(place, node, listen.reached_at)
         settings = Settings(place, node, root, marker.root_key, listen=listen.at)
+        request = membership.prepared(place, node, listen.reached_at)
         return _ask_and_wait(options, storage, registers, settings, request, wait)
     key, now = membership.load_root_key(Path(options.root_key), marker.root_key, root), SystemClock().realtime_ns()
     code = _joined(options, membership.enroll(registers, root, key, node, now, place, listen))

@@ -31,7 +31,7 @@ from ..admin.membership import enroll, found_cluster, publish_map
 from ..bag.roots import Root, storage_at
 from ..formats.policy import Policy
 from ..node.runtime import default_directory
-from ..node.settings import ROOT_KEY, Settings, save_settings
+from ..node.settings import ROOT_KEY, Settings, check_root, save_settings
 
 
 def demo_policy(cluster_id: bytes) -> Policy:
@@ -87,7 +87,7 @@ def set_up_place(
     """
     if directory.exists() and any(directory.iterdir()):
         raise Environment("demo-not-empty", f"{directory} is not empty", hint="name a new directory")
-    root = root or directory / ROOT_NAME
+    root = check_root(root or directory / ROOT_NAME)
     if isinstance(root, Path):
         root.mkdir(parents=True, exist_ok=True)
     machines = directory / MACHINES_NAME

@@ -104,6 +104,9 @@ class Settings:
     etcd: EtcdAccess | None = None
     """What keeps the turns of this node's shards; None: nothing does, and a crash forgets them."""
 
+    def __post_init__(self) -> None:
+        check_root(self.root)
+
     def key(self, purpose: Purpose) -> Signer:
         """Return one of the node's keys. Raises NotTrusted, BadConfiguration."""
         return load_node_key(self.directory, purpose)
@@ -117,6 +120,16 @@ class Settings:
         if named == root or not isinstance(named, Path) or not isinstance(root, Path):
             return named == root
         return not is_there(named / MARKER) or named.samefile(root)
+
+
+def check_root(root: Root) -> Root:
+    """Return the root. Raises BadRequest for one that ``node.toml``, which is UTF-8, could not name."""
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        what = f"the path of the root {root} has bytes that are no UTF-8: {FILE} could not name it"
+        raise BadRequest("bad-root", what, hint="name a directory whose path is UTF-8") from None
+    return root
 
 
 def root_path(named: str | Path | None) -> Root:

@@ -27,11 +27,11 @@ type Say = Callable[..., Said]
 def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Say:
     speak = speaker(capsys, monkeypatch)
 
-    def run(*words: object, stdin: bytes = b"") -> Said:
+    def run(*words: object, stdin: bytes = b"", status: int | None = None) -> Said:
         said = speak(*map(str, words), stdin=stdin)
         strange = {each for each in said.out + said.err if not each.isprintable() and each != "\n"}
         assert not strange, (words, strange)
-        assert said.status in (0, 1, 3), (words, said.err)
+        assert said.status in ((0, 1, 3) if status is None else (status,)), (words, said.err)
         return said
 
     return run
@@ -182,3 +182,15 @@ def test_errors_name_them_as_text(
             assert said.status in (65, 74), (words, said.err)
             assert said.out == ""
             assert all(each.isprintable() for line in said.err.split("\n") for each in line), words
+
+
+# node.toml is UTF-8: the machine could not find its root again.
+def test_root_of_such_a_path_is_refused_before_anything_is_made(tmp_path: Path, say: Say) -> None:
+    root = tmp_path / "a\udcff"
+    root.mkdir()
+    own = ("--allow-root", "--assume-radius", "5ms", "--node-dir", str(tmp_path / "node"))
+    for words in (("init", str(root), *own), ("init", str(root), *own, "--json"), ("demo", f"{root}/demo")):
+        said = say(*words, status=2)
+        assert said.is_error(2, "bad-root")
+        assert f"{tmp_path}/a\\xff" in said.err
+    assert [*tmp_path.rglob("*")] == [root]

@@ -215,14 +215,21 @@ def entry() -> int:
         if stream is None:
             # Somebody closed it. Nothing could be said, and what is opened next would take its number.
             return INPUT_OUTPUT
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     signal.signal(signal.SIGTERM, _terminated)
     _hold_repeats_back()
     try:
+        _escape_what_is_no_text()
         return main()
     except KeyboardInterrupt:
         sys.stderr.write("tenure: interrupted\n")
         return INTERRUPTED
+
+
+def _escape_what_is_no_text() -> None:
+    from timeagent.console import ESCAPED
+
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors=ESCAPED)  # type: ignore[union-attr]
 
 
 def _hold_repeats_back() -> None:

@@ -7,13 +7,15 @@ only when one of its commands is called.
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -99,8 +101,27 @@ def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any],
 
 def print_json(schema: str, fields: Mapping[str, Any], *, version: int = 1) -> None:
     """Print one object with its schema and version, keys in the order given, on one line."""
-    sys.stdout.write(msgspec.json.encode({"schema": schema, "version": version, **fields}).decode() + "\n")
+    sys.stdout.write(json_bytes({"schema": schema, "version": version, **fields}).decode() + "\n")
     sys.stdout.flush()
+
+
+def json_bytes(value: object) -> bytes:
+    """Return a value as JSON: in its texts, bytes of file names that are no UTF-8 are shown as ``printable`` does."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+
+
+def _encodable(value: object) -> object:
+    match value:
+        case str():
+            return value.encode(errors=ESCAPED).decode()
+        case list():
+            return [*map(_encodable, value)]
+        case dict():
+            return {_encodable(name): _encodable(inner) for name, inner in value.items()}
+    return value
 
 
 def instant_fields(name: str, instant: Instant | None) -> dict[str, Any]:
@@ -149,7 +170,11 @@ def report_error(problem: TenureError) -> int:
 
 
 def _lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(map(printable, _QUOTED_BYTE.sub(r"\1\\x\2", text).split("\n")))
+
+
+_QUOTED_BYTE: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\udc([89a-f][0-9a-f])")
+"""A byte of a name that is no UTF-8, as ``repr`` writes it."""
 
 
 def whole_from(least: int) -> Callable[[str], int]:
@@ -174,6 +199,16 @@ def _escaped(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # as Python reads a byte of a file name that is no UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _escape(problem: UnicodeError) -> tuple[str, int]:
+    assert isinstance(problem, UnicodeEncodeError)
+    return "".join(map(_escaped, problem.object[problem.start : problem.end])), problem.end
+
+
+ESCAPED: Final = "tenure.escaped"
+"""How an encoder is told (``errors``) to escape what it cannot encode, as ``printable`` does."""
+codecs.register_error(ESCAPED, _escape)
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,12 +15,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from timeagent.console import json_bytes
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
 from timeagent.units import SECOND, Instant, Span
 
@@ -221,7 +221,7 @@ def _verdict(checks: list[HealthCheck]) -> HttpAnswer:
 
 
 def _json(schema: str, fields: dict[str, Any]) -> HttpAnswer:
-    return HttpAnswer(200, msgspec.json.encode({"schema": schema, "version": 1} | fields) + b"\n", JSON)
+    return HttpAnswer(200, json_bytes({"schema": schema, "version": 1} | fields) + b"\n", JSON)
 
 
 def _shard(query: Mapping[str, str], known: ShardMap) -> int:

@@ -36,6 +36,12 @@ def test_error_is_reported_with_code_and_way_out(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "tenure: broken [bad]\n")
 
 
+def test_error_shows_bytes_that_are_no_text_as_all_else_does(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\udcff\\udcff"
+    report_error(Damaged("bad", f"{name!r} is no name"))
+    assert capsys.readouterr().err == "tenure: 'a\\xff\\\\udcff' is no name [bad]\n"
+
+
 def test_command_names_itself_as_a_shell_would_call_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bin" / "tenure"
     program.parent.mkdir()

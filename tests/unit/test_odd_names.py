@@ -16,6 +16,7 @@ from tests.fault_injection.faults_leases import granted_while_held
 from tests.support.cluster import Site
 from tests.support.oddnames import ODD_NAMES, scatter
 from tests.support.spoken import Said, speaker
+from tests.support.warm import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,3 +195,21 @@ def test_root_of_such_a_path_is_refused_before_anything_is_made(tmp_path: Path, 
         assert said.is_error(2, "bad-root")
         assert f"{tmp_path}/a\\xff" in said.err
     assert [*tmp_path.rglob("*")] == [root]
+
+
+def test_every_view_of_such_a_root_shows_them_as_the_audit_does(site: Site, say: Say) -> None:
+    root = site.root.rename(site.root.with_name("a\udcff"))
+    own = ("--node-dir", site.node_dir(), "--allow-root")
+    shown = str(root).replace("\udcff", "\\xff")
+    for words in (("status", "--root", root, *own), ("top", root, *own), ("top", "--offline", root)):
+        assert json.loads(say(*words, "--json").out)["root"] == shown
+    assert json.loads(say("doctor", root, "--node-dir", site.node_dir(), "--json").out)["path"] == shown
+    assert json.loads(say("probe", root, "--second", root, "--json").out)["path"] == shown
+    assert shown in say("leave", root, *own, "--json").out.replace("\\\\", "\\")
+
+
+# The outputs of a process of its own: what is shown goes as text through the one place that encodes it.
+def test_text_shows_them_as_json_does(site: Site) -> None:
+    root = site.root.rename(site.root.with_name("a\udcff"))
+    with WarmProcess("tenure", ["top", "--offline", str(root)], stdout=subprocess.PIPE) as process:
+        assert f"{site.root.parent}/a\\xff " in process.communicate()[0]

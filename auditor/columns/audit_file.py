@@ -6,6 +6,7 @@ A timeline is in it too, where one is wanted. The only module of the auditor tha
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,11 @@ _PACKAGES: Final = ("auditor", "appliance/formats", "timeagent")
 CHECKSUM_BYTES: Final = 16
 
 
+def _opened(path: Path, flags: int) -> Database:
+    """Open a file by a URI, in which every byte is escaped: by its name apsw takes none that is no UTF-8."""
+    return apsw.Connection(f"file:%{os.fsencode(path).hex('%')}", flags=flags | apsw.SQLITE_OPEN_URI)
+
+
 def open_index(path: Path) -> Database:
     """Open the file of an audit to read, as it is now: who writes to it waits until this is closed.
 
@@ -46,7 +52,7 @@ def open_index(path: Path) -> Database:
     if not path.is_file():
         raise BadRequest("no-index", f"{path} is not there", hint=again)
     try:
-        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        db = _opened(path, apsw.SQLITE_OPEN_READONLY)
         ((ours,),) = db.execute("PRAGMA application_id")
         ((stated,),) = db.execute("PRAGMA user_version")
         if ours != _APPLICATION:
@@ -72,7 +78,7 @@ def write_index(path: Path) -> Database:
     Raises BadRequest for a file that is no index, or that another audit has; Environment where nothing can be written.
     """
     try:
-        db = apsw.Connection(str(path))
+        db = _opened(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     except apsw.Error as problem:
         hint = "name a file in a directory that you may write to"
         raise Environment("index-failed", f"{path} cannot be made: {problem}", hint=hint) from None

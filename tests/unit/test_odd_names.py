@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from tests.support.cluster import Site
 from tests.support.oddnames import ODD_NAMES, scatter
 from tests.support.spoken import Said, speaker
 from tests.support.warm import WarmProcess
+from timeagent.console import ESCAPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,8 @@ def say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     speak = speaker(capsys, monkeypatch)
 
     def run(*words: object, stdin: bytes = b"", status: int | None = None) -> Said:
+        for stream in (sys.stdout, sys.stderr):  # as the command's own are
+            stream.reconfigure(errors=ESCAPED)  # type: ignore[union-attr]
         said = speak(*map(str, words), stdin=stdin)
         strange = {each for each in said.out + said.err if not each.isprintable() and each != "\n"}
         assert not strange, (words, strange)
@@ -67,7 +71,7 @@ def test_audit_says_the_same_in_every_way_of_reading(copy: Path, tmp_path: Path,
         (copy, "--jobs", "2"),
         (copy, "--db", tmp_path / "db"),
         (copy, "--db", tmp_path / "db"),
-        (copy, "--db", tmp_path / "other", "--jobs", "2"),
+        (copy, "--db", tmp_path / "other\udcff%3f?#", "--jobs", "2"),
         (tmp_path / "copy.tar",),
         (tmp_path / "copy.tar", "--against", copy),
     ):
@@ -114,8 +118,9 @@ def test_each_kind_of_finding_is_explained_and_bundled(copy: Path, tmp_path: Pat
 
 
 def test_replay_and_screens_show_the_copy(copy: Path, tmp_path: Path, say: Say) -> None:
-    index = tmp_path / "db"
+    index = tmp_path / "db\udcff%3f?#"
     say("audit", copy, "--db", index)
+    assert index.is_file()
     for words in ((copy,), ("--db", index)):
         assert "early-grant" in say("replay", *words).out
         json.loads(say("replay", *words, "--json").out)

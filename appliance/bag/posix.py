@@ -83,7 +83,7 @@ class PosixStorage:
             self._refuse_links(path)
             self._mkdir(path)
         except OSError as problem:
-            raise _environment("mkdir", path, problem) from problem
+            raise self._refused("mkdir", path, problem) from problem
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
         try:
@@ -91,7 +91,7 @@ class PosixStorage:
         except OSError as problem:
             if problem.errno in _ABSENT:
                 return None
-            raise _environment("open", directory, problem) from problem
+            raise self._refused("open", directory, problem) from problem
         seen = []
         try:
             for name in names:
@@ -103,7 +103,7 @@ class PosixStorage:
                 else:
                     seen.append(name)
         except OSError as problem:
-            raise _environment("open", directory, problem) from problem
+            raise self._refused("open", directory, problem) from problem
         finally:
             os.close(descriptor)
         return frozenset(seen)
@@ -118,7 +118,7 @@ class PosixStorage:
         except OSError as problem:
             if problem.errno in _ABSENT:
                 return None
-            raise _environment("list", directory, problem) from problem
+            raise self._refused("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
         return self._looked_into(path, _read_whole, b"")
@@ -132,7 +132,7 @@ class PosixStorage:
             finally:
                 os.close(descriptor)
         except OSError as problem:
-            return None if _not_read("read", path, problem) is None else nothing
+            return None if _not_read("read", self._full(path), problem) is None else nothing
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
         """Yield all bytes of each of a directory's files: the directory is found once, not once for each of them."""
@@ -140,7 +140,7 @@ class PosixStorage:
             opened = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
         except OSError as problem:
             if problem.errno not in _ABSENT:
-                raise _environment("open", directory, problem) from problem
+                raise self._refused("open", directory, problem) from problem
             yield from itertools.repeat(None, len(names))
             return
         try:
@@ -152,7 +152,7 @@ class PosixStorage:
                     finally:
                         os.close(descriptor)
                 except OSError as problem:
-                    data = _not_read("read", f"{directory}/{name}", problem)
+                    data = _not_read("read", self._full(f"{directory}/{name}"), problem)
                 yield data
         finally:
             os.close(opened)
@@ -174,7 +174,7 @@ class PosixStorage:
             finally:
                 self._remove_litter(prepared)
         except OSError as problem:
-            raise _environment("publish", path, problem) from problem
+            raise self._refused("publish", path, problem) from problem
 
     def ensure_marker(self, path: str) -> bool:
         try:
@@ -185,7 +185,7 @@ class PosixStorage:
         except OSError as problem:
             if problem.errno in _ABSENT:
                 return False
-            raise _environment("create", path, problem) from problem
+            raise self._refused("create", path, problem) from problem
         return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
@@ -204,7 +204,7 @@ class PosixStorage:
         except OSError as problem:
             if problem.errno == errno.ELOOP:
                 raise _size_not_expected(path, "is a symbolic link") from None
-            raise _environment("append", path, problem) from problem
+            raise self._refused("append", path, problem) from problem
         return expected_size + len(data)
 
     def unlink(self, path: str) -> None:
@@ -212,7 +212,7 @@ class PosixStorage:
             os.unlink(self._full(path))
         except OSError as problem:
             if problem.errno not in _ABSENT and problem.errno != errno.EISDIR:
-                raise _environment("unlink", path, problem) from problem
+                raise self._refused("unlink", path, problem) from problem
 
     def remove_directory(self, path: str) -> bool:
         try:
@@ -221,7 +221,7 @@ class PosixStorage:
             if problem.errno in _NOT_EMPTY or problem.errno == errno.ENOTDIR:
                 return False
             if problem.errno not in _ABSENT:
-                raise _environment("rmdir", path, problem) from problem
+                raise self._refused("rmdir", path, problem) from problem
         return True
 
     def server_clock(self, tmp: str) -> Instant:
@@ -237,10 +237,13 @@ class PosixStorage:
             finally:
                 self._remove_litter(probe)
         except OSError as problem:
-            raise _environment("create", tmp, problem) from problem
+            raise self._refused("create", tmp, problem) from problem
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+    def _refused(self, verb: str, path: str, problem: OSError) -> Environment:
+        return _environment(verb, os.path.normpath(self._full(path)), problem)
 
     @staticmethod
     def _remove_litter(prepared: str) -> None:

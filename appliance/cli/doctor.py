@@ -134,10 +134,13 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
             found.append(failed(name, problem.message, problem.hint or "see docs/operators.md"))
         except OSError as problem:
             away = away or ("the directory cannot be opened" if name == "directory" else "")
-            said = f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
-            found.append(failed(name, said, "check that it is mounted, and its owner, mode and options"))
+            found.append(failed(name, _what(problem), "check that it is mounted, and its owner, mode and options"))
     progress.done()
     return found
+
+
+def _what(problem: OSError) -> str:
+    return f"{problem.strerror or problem}" + (f": {problem.filename}" if problem.filename else "")
 
 
 def within[T](patience_s: float, work: Callable[[], T]) -> T:
@@ -386,7 +389,7 @@ def serve(hands: file_system.TrialDirectory) -> int:
         try:
             answer: dict[str, Any] = {"said": hands.ask(*json.loads(line))}
         except OSError as problem:
-            answer = {"problem": problem.strerror or str(problem)}
+            answer = {"problem": _what(problem)}
         except (TenureError, ValueError, TypeError) as problem:
             answer = {"problem": str(problem)}
         say(json.dumps(answer))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.posix import _environment
+from appliance.cluster import Cluster
 from tests.support.cluster import Site, tree
 from tests.support.mounts import fill, make_read_only, small_mount
 from tests.support.spoken import Said, speaker
@@ -133,3 +134,18 @@ def test_mount_that_becomes_read_only_is_read_and_closes_nothing(
     assert said.is_error(74, "mount-refused"), said.err
     assert "Read-only file system" in said.err
     assert tree(root) == before
+
+
+# Whoever works with several roots must know which of them it was.
+def test_error_names_the_whole_path(site: Site, say: Callable[..., Said], tmp_path: Path) -> None:
+    file, absent, sealed = tmp_path / "file", tmp_path / "none", tmp_path / "sealed"
+    file.touch()
+    own = ("--node-dir", str(tmp_path / "n"), "--allow-root", "--assume-radius", "5ms")
+    assert f"open {file}: Not a directory" in say("init", str(file), *own).err
+    with pytest.raises(Environment, match=f"read {file}/TENURE: Not a directory"):
+        Cluster.open(file, allow_root=True)
+    with small_mount(sealed, "64k") as root:
+        make_read_only(root)
+        assert f"mkdir {root}/policy: Read-only" in say("init", str(root), *own).err
+    said = say("probe", str(site.root), "--second", str(absent))
+    assert f"the other client: No such file or directory: {absent}/" in said.err

@@ -29,13 +29,6 @@ def _jobs(text: str) -> int:
     return int(text)
 
 
-def _instant(text: str) -> int:
-    try:
-        return parse_instant(text)
-    except BadRequest as problem:
-        raise argparse.ArgumentTypeError(problem.message) from None
-
-
 _READ: Final = together(
     argument(
         "--root-key FILE",
@@ -62,8 +55,8 @@ _KEPT: Final = together(
         "hash no data files: a tenth faster, blind to what was altered in them; exits with 3 if nothing is found",
     ),
     argument("--jobs N", "how many processes read (default: as many as are worth it)", type=_jobs, default=0),
-    argument("--since TIME", "read no rack that ends before this (RFC 3339)", type=_instant),
-    argument("--until TIME", "read no rack that begins after this", type=_instant),
+    argument("--since TIME", "read no rack that ends before this (RFC 3339)"),
+    argument("--until TIME", "read no rack that begins after this"),
     argument("--log NAME", "read this log only; repeatable", action="append", default=[]),
     argument(
         "--domain NAME",
@@ -83,13 +76,14 @@ def path_arguments(*, index: bool = True, needed: bool = True) -> Argument:
 
 def narrowing(arguments: argparse.Namespace) -> Narrowing:
     """Return what the arguments leave of the tree. Raises BadRequest where that is nothing: it looks like acquittal."""
-    if None not in (arguments.since, arguments.until) and arguments.since >= arguments.until:
-        since, until = rfc3339(arguments.since), rfc3339(arguments.until)
-        what = f"--since {since} is not before --until {until}: nothing would be read"
+    since = 0 if arguments.since is None else parse_instant(arguments.since)
+    until = INSTANT_MAX if arguments.until is None else parse_instant(arguments.until)
+    if since >= until:
+        what = f"--since {rfc3339(since)} is not before --until {rfc3339(until)}: nothing would be read"
         raise BadRequest("empty-range", what, hint="exchange the two")
     return Narrowing(
-        since_ns=arguments.since or 0,
-        until_ns=INSTANT_MAX if arguments.until is None else arguments.until,
+        since_ns=since,
+        until_ns=until,
         logs=tuple(sorted(arguments.log)),
         domains=tuple(sorted(arguments.domain)),
     )

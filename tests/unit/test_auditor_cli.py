@@ -51,6 +51,15 @@ def test_good_tree_exits_with_0_and_says_whose_key_was_believed(
     assert shown.err == ""
 
 
+@pytest.mark.parametrize("words", [("audit", "--since"), ("audit", "--until"), ("replay", "--at")])
+def test_instant_that_is_none_is_refused_with_the_form_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    small_tree(tmp_path)
+    assert run(words[0], tmp_path, words[1], "yesterday") == 2
+    assert "way out: write 2026-11-20T22:10:07.5Z or" in capsys.readouterr().err
+
+
 def test_root_key_can_be_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = small_tree(tmp_path / "tree")
     key = tmp_path / "root.pub"

@@ -52,6 +52,12 @@ def about_lines(about: dict[str, Any]) -> Iterator[str]:
     yield f"tree: {where_words(about['tree'])}"
     if "against" in about:
         yield f"held against: {where_words(about['against'])}"
+    narrowed = about.get("narrowed_to", {}) | {"codes": about.get("only")}
+    left = [
+        f"{name} {', '.join([value] if isinstance(value, str) else value)}" for name, value in narrowed.items() if value
+    ]
+    if left:
+        yield printable(f"narrowed to: {'; '.join(left)}")
 
 
 def text_lines(audit: Audit) -> Iterator[str]:

@@ -60,6 +60,17 @@ def test_instant_that_is_none_is_refused_with_the_form_of_one(
     assert "way out: write 2026-11-20T22:10:07.5Z or" in capsys.readouterr().err
 
 
+# A verdict on a part must not be read as one on the whole.
+def test_text_says_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tree(tmp_path)
+    words = ("--since", "2026-11-20T22:10:07Z", "--log", "orders", "--only", "r2-*,violation")
+    assert run("audit", tmp_path, *words) == 0
+    said = "narrowed to: since 2026-11-20T22:10:07.000000000Z; logs orders; codes r2-*, violation"
+    assert said in capsys.readouterr().out.splitlines()
+    assert run("audit", tmp_path) == 0
+    assert "narrowed" not in capsys.readouterr().out
+
+
 def test_root_key_can_be_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = small_tree(tmp_path / "tree")
     key = tmp_path / "root.pub"

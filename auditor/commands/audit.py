@@ -16,7 +16,7 @@ from auditor.evidence.opening import TarTree, open_tree, whereabouts
 from auditor.evidence.tree import Tree
 from auditor.report import formats
 from auditor.rules.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
-from timeagent.console import Progress, argument, note, print_json, say, say_all, together
+from timeagent.console import Progress, argument, note, one_of, print_json, say, say_all, together
 from timeagent.errors import BadRequest
 
 from .running import narrowing, path_arguments, pinned, read_archive_of, run_audit
@@ -35,9 +35,13 @@ add_arguments: Final = together(
     argument("--parquet DIR", "with export: where its files are written; new", type=Path),
     argument("--against COPY", "another copy of the tree: say where the two contradict each other", type=Path),
     argument("--selftest", "instead of PATH: audit trees with planted faults, and find exactly those"),
-    argument("--format", "how it is reported (default: text)", choices=FORMATS, default="text"),
-    argument("--json", "one JSON object: --format json", dest="format", action="store_const", const="json"),
-    argument("--jsonl", "one JSON object a line: --format jsonl", dest="format", action="store_const", const="jsonl"),
+    one_of(
+        argument("--format", "how it is reported (default: text)", choices=FORMATS, default="text"),
+        argument("--json", "one JSON object: --format json", dest="format", action="store_const", const="json"),
+        argument(
+            "--jsonl", "one JSON object a line: --format jsonl", dest="format", action="store_const", const="jsonl"
+        ),
+    ),
     argument(
         "--only CODE",
         "report this code, these codes (r2-*) or this verdict only; repeatable, or with commas",

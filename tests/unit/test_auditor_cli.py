@@ -71,6 +71,17 @@ def test_text_says_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "narrowed" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [("--json", "--jsonl"), ("--format", "text", "--json")])
+def test_two_forms_of_a_report_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    small_tree(tmp_path)
+    with pytest.raises(SystemExit) as refused:
+        run("audit", tmp_path, *words)
+    assert refused.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
 def test_root_key_can_be_pinned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = small_tree(tmp_path / "tree")
     key = tmp_path / "root.pub"

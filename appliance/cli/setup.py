@@ -133,7 +133,13 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
         refuse_unfit(root, os.urandom(6).hex())
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
     assumed_ns = parse_span(options.assume_radius)
-    policy = check_policy(Policy(number=1, cluster_id=os.urandom(16), assumed_radius_ns=assumed_ns, **chosen))
+    policy = Policy(number=1, cluster_id=os.urandom(16), assumed_radius_ns=assumed_ns, **chosen)
+    if assumed_ns > policy.radius_ns_max:
+        what = f"--assume-radius {span_text(assumed_ns)}: with a clock known so badly nothing would be granted"
+        raise BadConfiguration(
+            "bad-policy", what, hint=f"say --assume-radius of at most {span_text(policy.radius_ns_max)}"
+        )
+    check_policy(policy)
     machine = SystemClock()
     # Asked before anything is written: a cluster whose founder has no time could not be used.
     time = EmbeddedTime(machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max)

@@ -175,6 +175,11 @@ def test_init_with_bad_numbers_or_names_makes_nothing(
     assert tree(tmp_path) == before
 
 
+def test_init_with_too_wide_a_radius_says_what_would_do(say: Callable[..., Said], tmp_path: Path) -> None:
+    said = say("init", str(tmp_path), "--allow-root", "--assume-radius", "500ms")
+    assert "way out: say --assume-radius of at most 250 ms" in said.err
+
+
 def test_init_over_a_root_or_a_full_directory_makes_nothing(
     site: Site, say: Callable[..., Said], tmp_path: Path
 ) -> None:

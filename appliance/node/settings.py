@@ -173,7 +173,7 @@ def find_settings(cluster_id: bytes, root: Root, directory: Path | None = None) 
     raise BadConfiguration(
         "not-joined",
         f"this machine has not joined the cluster {cluster_id.hex()[:12]} at {root}: there is no {looked}",
-        hint=f"run: tenure join {root}",
+        hint=f"run: tenure join {root}" + ("" if directory else "; or name where its settings are: --node-dir"),
     )
 
 

@@ -130,6 +130,8 @@ def test_machine_that_has_not_joined_is_told_where_was_looked_and_how_to_join(tm
     assert refused.value.code == "not-joined"
     assert str(tmp_path / "node.toml") in refused.value.message
     assert refused.value.hint == "run: tenure join /srv/root"
+    with pytest.raises(BadConfiguration, match="or name where its settings are: --node-dir"):
+        find_settings(CLUSTER, Path("/srv/root"))
 
 
 def test_usual_places_are_the_systems_and_then_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

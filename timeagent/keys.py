@@ -110,13 +110,15 @@ class Signer:
     @classmethod
     def from_pem(cls, data: bytes, where: str) -> Signer:
         """Read a PKCS#8 PEM. Raises BadConfiguration, naming ``where``."""
-        try:
+        with contextlib.suppress(ValueError, TypeError, UnsupportedAlgorithm):
             key = load_pem_private_key(data, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
-            raise BadConfiguration("bad-key-file", f"{where} is not a private key: {problem}") from None
-        if not isinstance(key, Ed25519PrivateKey):
-            raise BadConfiguration("bad-key-file", f"{where} is not an Ed25519 key", hint="make one with tenure init")
-        return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
+            if isinstance(key, Ed25519PrivateKey):
+                return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
+        raise BadConfiguration(
+            "bad-key-file",
+            f"{where} is no Ed25519 private key in PEM (PKCS#8, without a password)",
+            hint="restore it from a backup; a node whose keys are lost joins again under another name",
+        )
 
     end_ns: Final[Instant | None] = None
     """As of ``KeyInUse``: a key by itself is never replaced, and never ends."""

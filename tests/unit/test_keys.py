@@ -119,7 +119,8 @@ def test_file_that_holds_no_ed25519_key_is_refused(tmp_path: Path, data: bytes) 
     with pytest.raises(BadConfiguration) as refused:
         load_private_key(path)
     assert refused.value.code == "bad-key-file"
-    assert str(path) in refused.value.message
+    assert refused.value.message == f"{path} is no Ed25519 private key in PEM (PKCS#8, without a password)"
+    assert refused.value.hint
 
 
 def test_public_line_is_read_back() -> None:

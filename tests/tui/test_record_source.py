@@ -11,7 +11,9 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.machines import set_up_place
+from auditor.audit import audit
 from auditor.evidence.finding import Evidence
+from auditor.evidence.tree import Tree
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story
@@ -22,6 +24,7 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
 from tui.model.findings import evidence_of
+from tui.model.overview import text_snapshot
 from tui.model.replaying import MomentRequest, ReplayPlace, moment_of
 from tui.model.state import (
     BagSubject,
@@ -61,6 +64,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert session.publish("bank", [b"three"], under=leases)
         cluster.settle("bank", cluster.time.now().latest)
     return place.mount
+
+
+def test_bundle_is_not_taken_for_the_whole_copy(tmp_path: Path) -> None:
+    tree, bundle = granted_while_held(tmp_path / "tree"), tmp_path / "x.tar"
+    (finding,) = audit(Tree(tree.root)).findings
+    assert main(["bundle", finding.id, str(tree.root), "--output", str(bundle)]) == 0
+    shown = text_snapshot(read(bundle).state_at(), 120)
+    assert "  BUNDLE  " in shown
+    assert f"this is a bundle, of finding {finding.id}" in shown
+    assert "  COPY  " in (shown := text_snapshot(read(tree.root).state_at(), 120))
+    assert "this is" not in shown
 
 
 def test_nothing_is_claimed_of_a_copy_that_is_still_being_read(copy: Path) -> None:

@@ -18,7 +18,7 @@ from timeagent.units import TimeInterval, span_text
 
 from . import words
 from .clocks import Agreement, agreement, agreement_words
-from .state import Cell, ClusterState, Freshness, LeaseRow, LogView, NodeClock, Reach, ShardView, Tone, ViewKind
+from .state import COPY, Cell, ClusterState, Freshness, LeaseRow, LogView, NodeClock, Reach, ShardView, Tone, ViewKind
 from .tables import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
 from .words import BAG_CELLS, BAG_LEGEND, clock_text, clock_words, condition, counted_ends, is_idle, lease_row
 
@@ -115,6 +115,8 @@ def _audited(state: ClusterState) -> HealthCheck:
     said = [
         f"{count} {name}{'s' if name == 'violation' and count > 1 else ''}" for name, count in counts.items() if count
     ]
+    if state.offline != COPY:
+        said.append(f"this is {state.offline}: what it leaves out makes findings too")
     if not said:
         return doctor.passed("audit", "no findings")
     judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
@@ -128,7 +130,8 @@ def badge_words(state: ClusterState) -> str:
     if state.view is ViewKind.RECORD:
         if state.mount.reach is not Reach.ANSWERS:
             return "READING" if state.mount.reach is Reach.WAITING else "NO COPY"
-        return "COPY" if state.last_ns is None or state.clock.now.midpoint >= state.last_ns else "REPLAY"
+        seen = "COPY" if state.offline == COPY else "BUNDLE"
+        return seen if state.last_ns is None or state.clock.now.midpoint >= state.last_ns else "REPLAY"
     if state.mount.reach is Reach.SILENT:
         return "NO ANSWER"
     return "OFFLINE" if state.offline else "LIVE"

@@ -182,6 +182,10 @@ class ViewKind(StrEnum):
     """A copy that was read as a whole: any instant that it tells of."""
 
 
+COPY: Final = "a copy"
+"""Why no shard of a record is asked, unless that is a bundle."""
+
+
 class Reach(StrEnum):
     WAITING = "waiting"
     """Asked for the first time, not for long."""

@@ -22,7 +22,7 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
 from auditor.columns.events import FrameWritten, event_words
 from auditor.evidence.finding import Verdict
-from auditor.evidence.opening import open_tree
+from auditor.evidence.opening import TarTree, open_tree
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive, make_index
 from auditor.explain.context import LeaseTrace, leases_until
@@ -35,7 +35,7 @@ from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
 from ..model import state as model
-from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, Tone
+from ..model.state import COPY, ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, Tone
 from ..model.words import fence_text, moment
 from .details import BLANK, LEASES_SHOWN, SubjectTeller, domain_rows, fact, heading, words
 
@@ -63,7 +63,7 @@ class RecordSource:
         self._path = str(path if path is not None else index_file)
         self._machine = machine
         self.reading = AskedQuestion("record", DAY, machine, self._ask)
-        self._words = "reading the copy"
+        self._words, self._kind = "reading the copy", COPY
         self._policy: Policy | None = None
         self._lock = threading.Lock()
         self._last: tuple[Instant, ClusterState] | None = None
@@ -76,6 +76,11 @@ class RecordSource:
         if self.reading.answer is not None:
             return self.reading.answer
         tree = None if self._copy is None else open_tree(self._copy)
+        if isinstance(tree, TarTree):
+            from auditor.explain.bundle import manifest_of  # noqa: PLC0415 - and the audit, which others need not load
+
+            manifest = manifest_of(tree)
+            self._kind = COPY if manifest is None else f"a bundle, of finding {manifest['finding']}"
         if self._index_file is not None:
             return self._indexed(tree, self._index_file)
         try:
@@ -108,7 +113,7 @@ class RecordSource:
         """Return what the copy tells of an instant; None: of its end. The same value where nothing is new."""
         record = self.record
         if record is None:
-            clock = model.ClockView.of_nothing(self._machine.realtime_ns(), "a copy")
+            clock = model.ClockView.of_nothing(self._machine.realtime_ns(), COPY)
             error = self.reading.error
             reading = model.Freshness(model.Reach.WAITING, problem=self._words)  # however long it takes
             mount = reading if error is None else model.Freshness(model.Reach.SILENT, None, 0, error.message)
@@ -118,7 +123,7 @@ class RecordSource:
         with self._lock:
             if self._last is None or self._last[0] != at:
                 assert self._policy is not None
-                self._last = at, _state(record, self._policy, self._path, at)
+                self._last = at, _state(record, self._policy, self._path, self._kind, at)
             return self._last[1]
 
     def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
@@ -129,7 +134,7 @@ class RecordSource:
         return RecordTeller(record, self.state_at(instant), at).told(subject)
 
 
-def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterState:
+def _state(record: Archive, policy: Policy, path: str, kind: str, at: Instant) -> ClusterState:
     state = record.timeline.state_at(at)
     after = policy.takeover_ns() - policy.lease_term_max_ns
     clocks = tuple(_clocks(state))
@@ -141,7 +146,7 @@ def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterSt
         model.ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
         model.Freshness(model.Reach.ANSWERS, 0),
         record.audit.cluster_id.hex(),
-        "a copy",
+        kind,
         policy.radius_ns_max,
         tuple(model.NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
         model.LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),

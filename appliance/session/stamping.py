@@ -36,10 +36,11 @@ def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
     """Return the batch, to be changed by nobody. Raises BadRequest before anything is written."""
     several = isinstance(payloads, Iterable) and not isinstance(payloads, bytes | str)
     batch = list(payloads) if several else []
-    if not several or not all(isinstance(payload, bytes) for payload in batch):
-        raise BadRequest(
-            "bad-payloads", "the payloads are not a list of bytes", hint="publish(log, [b'...'], under=leases)"
-        )
+    others = (f"[{at}] is {type(each).__name__}" for at, each in enumerate(batch) if not isinstance(each, bytes))
+    wrong = next(others, None) if several else f"they are {type(payloads).__name__}"
+    if wrong is not None:
+        what = f"the payloads are not a list of bytes: {wrong}"
+        raise BadRequest("bad-payloads", what, hint="publish(log, [b'...'], under=leases)")
     check_payloads(batch)
     return batch
 

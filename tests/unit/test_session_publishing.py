@@ -92,6 +92,16 @@ def test_batch_over_a_limit_is_refused_before_even_the_log_is_made(site: HandSit
         assert site.storage.files == before
 
 
+@pytest.mark.parametrize(
+    ("batch", "said"), [([b"ok", 5, "text"], "[1] is int"), ("text", "they are str"), (None, "they are NoneType")]
+)
+def test_payload_that_is_no_bytes_is_named(site: HandSite, batch: object, said: str) -> None:
+    session = site.session()
+    with session.acquire("a") as leases, pytest.raises(BadRequest) as refused:
+        session.publish(LOG, batch, under=leases)  # type: ignore[arg-type]
+    assert refused.value.message.endswith(said)
+
+
 def test_largest_message_is_taken(site: HandSite) -> None:
     session = site.session()
     with session.acquire("a") as leases:

@@ -123,6 +123,7 @@ def _opened(arguments: argparse.Namespace) -> Tree:
     if arguments.reread and arguments.db is None:
         what = "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway"
         raise BadRequest("no-db", what, hint="leave out --reread, or name the index with --db FILE")
+    narrowing(arguments)  # what cannot be asked for is refused before anything is read
     tree = open_tree(arguments.path, arguments.store)
     there = tree.logs()
     absent = next((log for log in arguments.log if log not in there), None)

@@ -39,7 +39,9 @@ from tests.faults import test_view_races as races
 from tests.mutation import reach
 from tests.property import test_auditor_records as shapes
 from tests.property import test_auditor_sequences as sequence
+from tests.simulation import test_kept_turns as turns
 from tests.simulation.exhaustive import table as exhaustive
+from tests.simulation.mutant import Mutant
 from tests.simulation.mutants import MUTANTS as SIMULATION
 from tests.simulation.planting import Planter
 from tests.support.mutants import plant, plant_in_text, plant_step
@@ -101,6 +103,7 @@ def _within(module: ModuleType, table: Mapping[str, tuple[Any, ...]], planting: 
 
 TABLES: dict[str, Table] = {
     "simulation": {each.name: each.plant for each in SIMULATION},
+    "turns": {name: Mutant(name, breaks, "").plant for name, breaks in turns.MUTANTS.items()},
     "exhaustive": {name: each.apply for name, each in exhaustive.MUTANTS.items()},
     **{
         name: _noticed(module)

@@ -71,7 +71,7 @@ MUTANTS = {
         "False",
     ),
     "what is forgotten raises nothing": one(
-        turn_log, "TurnLog._cover", "self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.fence)", "pass"
+        turn_log, STATE, "self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.fence)", "pass"
     ),
     "what was said longest ago is deleted, and not said again": one(
         turn_log,

@@ -55,6 +55,19 @@ def refuse_to_start(_: Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
+def end_by_a_bug(server: NodeWriterServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have its loop end by an exception, while its threads write."""
+
+    def bug() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server, "_loop_once", bug)
+    for thread in server.threads[1:]:
+        thread.start()
+    with pytest.raises(ZeroDivisionError):
+        server.run()
+
+
 @pytest.fixture
 def node() -> Node:
     return Node(MemoryStorage())
@@ -228,15 +241,7 @@ def test_writer_whose_loop_fails_takes_nothing_more(
 ) -> None:
     writer = NodeWriter(CLUSTER, "n1", WRITER, lambda _: log)
     server = NodeWriterServer(writer, path)
-
-    def bug() -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(server, "_loop_once", bug)
-    for thread in server.threads[1:]:
-        thread.start()
-    with pytest.raises(ZeroDivisionError):
-        server.run()
+    end_by_a_bug(server, monkeypatch)
     for thread in server.threads[1:]:
         thread.join(30)
         assert not thread.is_alive()
@@ -249,15 +254,7 @@ def test_store_that_is_first_written_to_behind_a_failure_of_the_loop_is_refused(
     logs = SeveralLogs(node)
     service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
     server = NodeWriterServer(service, path)
-
-    def bug() -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(server, "_loop_once", bug)
-    for thread in server.threads[1:]:
-        thread.start()
-    with pytest.raises(ZeroDivisionError):
-        server.run()
+    end_by_a_bug(server, monkeypatch)
     assert service.submit(submitted(logs, node), list[Outcome]().append) == "the node's writer is stopping"
     server.stop()
 

@@ -73,9 +73,11 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
             await pilot.pause()
             assert all_as_the_library(app) >= 1
         await pilot.resize_terminal(*SMALL)
-        await pilot.pause()
-        await until(pilot, lambda: screen.idle)
-        assert all_as_the_library(app) >= 1
+        for theme in (app.theme, "textual-light"):
+            app.theme = theme
+            await pilot.pause()
+            await until(pilot, lambda: screen.idle)
+            assert all_as_the_library(app) >= 1
 
     drive_copy(eventful, course, size=WIDE)
 

@@ -317,6 +317,21 @@ def test_holder_that_has_to_get_on_keeps_its_lease_while_its_log_is_settled(site
     assert site.time.now().earliest - began > 2 * SECOND + site.policy.lease_term_max_ns
 
 
+def test_holder_that_has_to_get_on_keeps_its_lease_while_an_upgrade_waits_for_earlier_ones(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    (lease,) = session.acquire("a", progress_within_s=2)
+
+    def strengthened(*_: object) -> None:
+        lease.settle_to_ns = site.time.midpoint_ns + 2 * site.policy.lease_term_max_ns
+
+    monkeypatch.setattr(session._leasing, "strengthen", strengthened)
+    session.upgrade(lease, "X")
+    assert site.time.now().surely_past(lease.settle_to_ns)
+    lease.check()
+
+
 def test_lease_that_cannot_be_renewed_while_its_log_is_settled_is_lost(site: HandSite) -> None:
     first, second = site.session(), site.session()
     publish(first, first.acquire("a"), b"1")

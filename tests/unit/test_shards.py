@@ -358,6 +358,8 @@ def test_shard_for_which_there_are_no_threads_or_descriptors_leaves_nothing_behi
                 host.try_host(0, cluster.map)
         assert refused.value.code == ("no-socket" if short_of == "descriptors" else "no-threads")
         assert (host.everything(), set(threading.enumerate()), open_files()) == ({}, threads, files)
+        assert host._pulse is not None
+        assert host._pulse._beaten == {}, "the watchdog would wait for a beat that never comes"
         assert host.try_host(0, cluster.map)
 
 

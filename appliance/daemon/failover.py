@@ -91,11 +91,11 @@ class ShardFailover:
     def turn(self) -> None:
         """Look at everything once. What fails is logged and tried again at the next turn."""
         newest = self._maps.newest
-        for shard, hosted in self._host.everything().items():
-            self._guarded(shard, lambda shard=shard, hosted=hosted: self._look_at(shard, hosted, newest))  # type: ignore[misc]
         for shard in self._host.resumable():
             if self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._host.go_on(shard))  # type: ignore[misc]
+        for shard, hosted in self._host.everything().items():
+            self._guarded(shard, lambda shard=shard, hosted=hosted: self._look_at(shard, hosted, newest))  # type: ignore[misc]
         for shard in newest.shards:
             if self._host.hosted(shard) is None and self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._consider(shard, newest))  # type: ignore[misc]

@@ -109,7 +109,7 @@ class Host:
 
     def go_on(self, shard: int) -> bool:
         self.suspended.remove(shard)
-        self.running[shard] = Tenant(self.map_number)
+        self.running[shard] = Tenant(self.map_number, leases=1)
         return True
 
     def waits_for(self, shard: int, _: ShardMap) -> str | None:

@@ -66,12 +66,24 @@ def test_own_shard_begins_unasked_and_asks_nobody() -> None:
 @pytest.mark.parametrize("shard", [0, 1, 7])
 def test_what_was_left_for_a_restart_goes_on_whoever_owns_it_and_in_no_map_too(shard: int) -> None:
     street = Street("node-a", "node-b")
+    street.host.holders_are_done.clear()
     street.host.suspended.append(shard)
     street.host.held[shard] = "node node-a may grant until noon"
     street.failover.turn()
     assert shard in street.host.running
     assert shard not in street.host.tried
     assert street.probed == []
+    street.host.holders_are_done.set()
+    street.wait()
+
+
+def test_what_was_left_for_a_restart_goes_by_the_newest_map_in_the_same_turn() -> None:
+    street = Street("node-a", "node-b")
+    street.moved_to(map_of("node-a", "node-b", number=5))
+    street.host.suspended += [0, 7]
+    street.turn()
+    assert street.host.running[0].map_number == 5
+    assert street.host.left == [7]  # it is of no map any more: those that come wait for its end
 
 
 def test_own_shard_that_runs_is_left_alone() -> None:

@@ -35,7 +35,6 @@ from .endings import UNKNOWN, LossReason, Outlook, Recall
 if TYPE_CHECKING:
     from appliance.lease.transport import Transport  # TLS, and all that it loads, is for those who connect
 
-
 _log = logging.getLogger(__name__)
 
 
@@ -195,12 +194,11 @@ class Keeper:
     def leases_below(self, domain: str) -> list[LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
         below = f"{domain}/"
-        transport = self.routes.transport(self.routes.map.shards_of(below)[0])
+        ask = self.routes.transport(self.routes.map.shards_of(below)[0]).call
         found: list[LeaseView] = []
         after, more = below, True
         while more:
-            question = Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)
-            (reply,) = transport.call([question], self.policy.attempt_timeout_ns)
+            (reply,) = ask([Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)], self.policy.attempt_timeout_ns)
             if not isinstance(reply, LeasePage):
                 raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
             found += (each for each in reply.leases if each.domain.startswith(below))
@@ -312,17 +310,19 @@ class Lease:
 
         Nobody's: what there is proves nothing to readers, until its other half is there and both are renewed.
         """
-        part = part_of(self.signed)
-        if self.session_lease is not None:
-            part = max(part_of(self.session_lease.signed), part, key=itemgetter(0))
-        if part[1] is Half.WHOLE:
+        if (half := self._half()) is Half.WHOLE:
             return (self,)
-        return (self, self.second) if part[1] is Half.LEAVING and self.second is not None else ()
+        return (self, self.second) if half is Half.LEAVING and self.second is not None else ()
+
+    def _half(self) -> Half:
+        """Return how much of a lease it is by the newer of its witness and that of its session lease."""
+        own, together = part_of(self.signed), self.session_lease
+        return (own if together is None else max(part_of(together.signed), own, key=itemgetter(0)))[1]
 
     @property
     def counts_alone(self) -> bool:
-        """Whether it was granted whole: what was not is of no use yet where its second half is missing."""
-        return part_of(self.signed)[1] is Half.WHOLE
+        """Whether it has been whole: what never was is of no use yet where its second half is missing."""
+        return Half.WHOLE in (part_of(self.signed)[1], self._half())
 
     def standing(self) -> Lease:
         """Return the lease that has gone on with this half, or else this."""
@@ -339,8 +339,6 @@ class Lease:
         self.shard, self.correlation_id, self._stated_fence = second.shard, second.correlation_id, second.fence
         self.own_mode, self.signed, self.own_expiry_ns = second.own_mode, second.signed, second.own_expiry_ns
         self.session_lease = second.session_lease
-        self.floor_ns = max(self.floor_ns, second.floor_ns)
-        self.settle_to_ns = max(self.settle_to_ns, second.settle_to_ns)
         self.watermark_ns, self.watermark_time = second.watermark_ns, second.watermark_time
         self.messages, self.chain_head, self.chain_sequence = second.messages, second.chain_head, second.chain_sequence
         self.told = second.told
@@ -355,11 +353,13 @@ class Lease:
         has a higher fence.
         """
         assert witness.correlation_id == self.correlation_id
-        later = self.session_lease is not None or witness.expiry_ns >= self.own_expiry_ns
-        if later and witness.fence >= self._stated_fence:
+        together = self.session_lease is not None
+        if witness.fence >= self._stated_fence and (together or witness.expiry_ns >= self.own_expiry_ns):
             self.signed, self.own_expiry_ns, self.own_mode = signed, witness.expiry_ns, witness.mode
             if witness.fence != self._stated_fence:
                 self.fence = self._stated_fence = witness.fence
+            if not together and self.counts_alone:
+                self.alone_until_ns = None
         self.hints = hints or self.hints
         for each in (self,) if self.first is None else (self, self.first):
             each.floor_ns = max(each.floor_ns, witness.floor_ns)
@@ -471,8 +471,8 @@ class Lease:
     def surely_held(self) -> bool:
         """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""
         keeper = self._kept(own=True)
-        usable_until_ns = self.usable_until_ns(keeper.policy.holder_margin_ns)
-        return self.ended is None and keeper.time.now().surely_before(usable_until_ns)
+        end = self.usable_until_ns(keeper.policy.holder_margin_ns)
+        return self.ended is None and keeper.time.now().surely_before(end)
 
     def progress(self) -> None:
         """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.
@@ -529,8 +529,7 @@ class Lease:
 
     def unsaid(self) -> Hints | None:
         """Return where it wrote, if the shard has not heard all of it."""
-        own = self.own
-        return None if own == self.told else own
+        return None if (own := self.own) == self.told else own
 
 
 @dataclass(slots=True, eq=False)
@@ -559,24 +558,24 @@ class SessionLease:
         """
         told = {each.correlation_id: each for each in revoked}
         for name in witness.ended:
-            lease = self.leases.pop(name, None)
-            if lease is not None:
+            if (lease := self.leases.pop(name, None)) is not None:
                 lease.lose("revoked", LossReason.REVOKED, told.get(name))
-        before, is_half = self.expiry_ns, part_of(self.signed)[1]
-        if witness.expiry_ns >= self.expiry_ns:
-            self.signed, self.expiry_ns = signed, witness.expiry_ns
         self.trouble = None
-        half = part_of(self.signed)[1]
-        if half is is_half:
+        if witness.expiry_ns < self.expiry_ns:
             return []
-        if half is Half.LEAVING:
+        was, half = part_of(self.signed)[1], part_of(signed)[1]
+        if half is Half.LEAVING is not was:
             for lease in self.leases.values():
                 if lease.second is None and lease.counts_alone:
-                    lease.alone_until_ns = before
-        seconds = [each for each in self.leases.values() if each.first is not None and each.first.second is each]
-        moved = [each.first for each in seconds if half is Half.WHOLE and each.first is not None]
+                    lease.alone_until_ns = self.expiry_ns
+        self.signed, self.expiry_ns = signed, witness.expiry_ns
+        if half is not Half.WHOLE or was is half:
+            return []
+        moved = [first for each in self.leases.values() if (first := each.first) is not None and first.second is each]
         for lease in moved:
             lease.go_on_with_second()
+        for lease in self.leases.values():
+            lease.alone_until_ns = None
         return moved
 
     def usable_until_ns(self, margin_ns: Span) -> Instant:

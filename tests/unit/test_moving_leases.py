@@ -70,6 +70,12 @@ class MovingSite(HandSite):
         assert self.new.go_by(self.new_map, Beginning(end.floor_ns, end.settle_to_ns))
         return end
 
+    def moves_on(self, *, known: bool = True) -> None:
+        """Let the next move begin. ``known``: the shard that leaves goes by its map already."""
+        self.map = replace(self.both_map, number=4, chains=(4,), before=self.new_map.layout)
+        self.start(NEWER)
+        assert not known or self.new.go_by(self.map)
+
     def renews(self, session: Session) -> None:
         """Let a renewal period pass, and have the session renew what is due then."""
         self.time.advance(self.policy.renew_period_ns)
@@ -367,15 +373,16 @@ def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite
     assert lease.expiry_ns > expiry
 
 
-def misses_the_end_of_a_move(site: MovingSite, session: Session, answers_lost: int) -> Lease:
-    """Let a lease meet the next move before it heard of the first one's end; the shard that comes then answers late."""
+def misses_the_end_of_a_move(site: MovingSite, session: Session, answers_lost: int, *, known: bool = True) -> Lease:
+    """Let a lease meet the next move before it heard of the first one's end; the shard that comes then answers late.
+
+    ``known``: the shard that leaves then goes by the map of that already.
+    """
     (lease,) = session.acquire("d", timeout_s=0)
     site.both()
     site.renews(session)
     site.after()
-    site.map = replace(site.both_map, number=4, chains=(4,), before=site.new_map.layout)
-    site.start(NEWER)
-    assert site.new.go_by(site.map)
+    site.moves_on(known=known)
     site.coming[NEWER].script = ["lost"] * answers_lost
     return lease
 
@@ -391,6 +398,48 @@ def test_lease_that_missed_the_end_of_a_move_asks_for_its_next_half_until_it_has
     assert lease.session_lease.expiry_ns > expiry
     site.time.advance(100 * MS)
     session.renew_due()
+    assert len(lease.halves()) == 2
+    assert lease.expiry_ns > expiry
+
+
+# The shard that it has gone on with is whole by the map that was missed, and does not know the next one yet.
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_that_missed_the_end_of_a_move_is_whole_once_it_is_renewed_so(
+    site: MovingSite, *, together: bool
+) -> None:
+    session = site.session(session_leases=together)
+    lost: list[Loss] = []
+    session.on_lost(lost.append)
+    lease = misses_the_end_of_a_move(site, session, answers_lost=10_000, known=False)
+    expiry = lease.expiry_ns
+    site.renews(session)
+    assert (lease.shard, lease.second, len(lease.halves())) == (NEW, None, 1)
+    assert lease.expiry_ns > expiry
+    assert site.new.go_by(site.map)
+    site.coming[NEWER].script = []
+    site.renews(session)
+    site.renews(session)
+    assert len(lease.halves()) == 2
+    assert lost == []
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_that_has_moved_once_is_not_renewed_as_a_half_before_it_has_the_other(
+    site: MovingSite, *, together: bool
+) -> None:
+    session = site.session(session_leases=together)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    site.after()
+    site.renews(session)
+    assert (lease.shard, lease.second) == (NEW, None)
+    expiry = lease.expiry_ns
+    site.moves_on()
+    site.coming[NEWER].script = ["lost"] * 3
+    site.renews(session)
+    assert (lease.second, lease.expiry_ns) == (None, expiry)
+    site.renews(session)
     assert len(lease.halves()) == 2
     assert lease.expiry_ns > expiry
 

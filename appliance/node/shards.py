@@ -233,7 +233,10 @@ class ShardHost:
         follows = self._follows(shard, shard_map)
         if isinstance(follows, ceiling.InDoubt):
             return follows.reason
-        newest = newest_record(self._port(*chain_of(shard)))
+        port = self._port(*chain_of(shard))
+        if (newest := newest_record(port)) is None:  # the mount may remember that there is no such directory
+            self._storage.ensure_directory(chain_path(*chain_of(shard)))
+            newest = newest_record(port)
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
 
     def _courtesy(self, newest: CeilingRecord) -> str | None:
@@ -492,6 +495,10 @@ class ShardHost:
                     raise
                 began = ceiling.InDoubt(problem.message)
             if isinstance(began, ceiling.Extended):
+                # Who ends a move meanwhile has seen the record of this run; who did before has published the map.
+                newest = shard_map if said is not None else self._registers.newest_map()
+                if newest.half_of(shard) in (Half.LEAVING, None):
+                    running.go_by(newest)
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 served = running, store, self._server(running, shard, guard), chain, ledger, spool, guard
                 return HostedShard(identity, *served, means, self._time, self._policy, log, place)

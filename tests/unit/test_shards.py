@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.admin import moving
 from appliance.formats.chains import CeilingKind, open_ceiling
+from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
-from appliance.lease.client import LeaseClient, LeaseGranted
+from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
+from appliance.lease.wire import NEWER_MAP
 from appliance.lease.witness_ledger import LedgerSpool
 from appliance.node.hosted_shard import HostedShard, ShardRuntime
 from appliance.node.records import StoredChain
@@ -221,6 +224,42 @@ def test_shard_that_cannot_begin_says_why_and_keeps_no_lock(site: Site) -> None:
         assert refused.value.exit_status == 74
         storage.times = 0
         assert cluster.routes.host.try_host(0, cluster.map)
+
+
+class Remembering(WrappedStorage):
+    """Says that a directory is not there, as it did before that was made elsewhere, until it is asked to make it."""
+
+    absent = ""
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        if verb == "ensure_directory" and path == self.absent:
+            self.absent = ""
+        return self.inner.list_afresh("nothing") if verb == "list_afresh" and path == self.absent else call()  # type: ignore[return-value]
+
+
+def test_owner_that_began_meanwhile_is_waited_for_though_the_mount_remembers_no_chain(two: Site) -> None:
+    storage = Remembering(two.storage)
+    with two.daemon("node2") as owner, two.open("node1", storage=storage) as heir:
+        assert owner.routes.host.try_host(1, owner.map)
+        storage.absent = chain_path(1, 1)
+        why = heir.routes.host.waits_for(1, heir.map)
+        assert why is not None
+        assert why.startswith("node node2 may grant until")
+
+
+# What ended the move saw no record of it; it grants nothing that nobody would carry over.
+@pytest.mark.parametrize("ended", [False, True], ids=["both", "new"])
+def test_shard_that_begins_by_an_earlier_map_goes_by_the_newest_before_it_serves(site: Site, *, ended: bool) -> None:
+    with site.open() as cluster:
+        before = cluster.map
+        both = moving.begin(site.registers, site.root_key, lambda newest: moving.moved(newest, {0: "node1"}))
+        if ended:
+            assert site.registers.publish(Kind.MAP, moving.ended(both), site.root_key)
+        assert cluster.routes.host.try_host(0, before)
+        client = LeaseClient(cluster.routes.transport(0), cluster.time, cluster.policy, HOLDER, random.Random(5))
+        (refused,) = client.acquire(["a"], map_number=before.number)
+        assert isinstance(refused, LeaseUnavailable)
+        assert refused.code == NEWER_MAP
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .asking import Obstacle, given_up_for, raise_final
 from .held import Keeper, Lease
-from .session_leases import SessionLeases, above_of, answer_text, is_as_by, is_due, joined
+from .session_leases import SessionLeases, above_of, answer_text, is_as_by, is_due, joined, take_answer
 
 _log = logging.getLogger(__name__)
 
@@ -282,7 +282,8 @@ class Leasing:
             if newest.half_of(lease.shard) is Half.LEAVING:
                 self.session_leases.take_halves([lease], newest)
             with self._keeper.lock:
-                halves = (lease,) if lease.second is None else (lease, lease.second)
+                both = (lease,) if lease.second is None else (lease, lease.second)
+                halves = [each for each in both if newest.half_of(each.shard) is not None]
                 half = next((each for each in halves if not covers(each.own_mode, mode)), lease)
                 name = half.correlation_id
             wait, keep = deadline.next_call()
@@ -308,7 +309,7 @@ class Leasing:
                     elif isinstance(result, wire.Over):
                         return result
                     else:
-                        standing.take(result.signed, result.witness, result.hints)
+                        take_answer(self._keeper, standing, result)
                         if covers(lease.mode, mode):
                             return None
                         if covers(standing.own_mode, mode):

@@ -18,10 +18,9 @@ from appliance.lease.client import ClockLook, LeaseGranted, Result
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND, Instant, Span
 
-from ..formats.witness import Half
 from .endings import LossReason
-from .held import Keeper, Lease, SessionLease, part_of
-from .session_leases import SessionLeases, is_due, period_ns, take_note
+from .held import Keeper, Lease, SessionLease
+from .session_leases import SessionLeases, is_due, period_ns, take_answer, take_note
 
 if TYPE_CHECKING:
     from ..bag.ports import Parallel  # its threads are for those who open a cluster
@@ -137,12 +136,8 @@ class LeaseRenewer:
                 lease = asked.standing()
                 match answer:
                     case LeaseGranted() if answer.witness.correlation_id == lease.correlation_id:
-                        lease.take(answer.signed, answer.witness)
+                        take_answer(self._keeper, lease, answer)
                         lease.trouble = None
-                        first = lease.first
-                        if first is not None and first.second is lease and part_of(lease.signed)[1] is Half.WHOLE:
-                            first.go_on_with_second()
-                            self._keeper.moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
                     case _:

@@ -52,6 +52,15 @@ def take_note(each: Lease | SessionLease, answer: Result | SessionResult, event:
                 each.trouble = LossReason.SHARD_UNREACHABLE
 
 
+def take_answer(keeper: Keeper, lease: Lease, answer: LeaseGranted) -> None:
+    """Adopt a renewal or an upgrade; a lease whose second half is whole by it goes on with that. Under the lock."""
+    lease.take(answer.signed, answer.witness, answer.hints)
+    first = lease.first
+    if first is not None and first.second is lease and part_of(lease.signed)[1] is Half.WHOLE:
+        first.go_on_with_second()
+        keeper.moved.append(first)
+
+
 def period_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
     """Return after how much of its term a lease is renewed."""
     return min(policy.renew_period_ns, term_ns // 3)

@@ -195,6 +195,29 @@ def test_lease_that_goes_on_with_a_weaker_half_has_its_mode(site: MovingSite, *,
     assert [each.mode for each in rival.acquire("d", mode=Mode.S, timeout_s=0)] == [Mode.S]
 
 
+# Readers take no half beside a whole lease: it goes on with the second half before it is written under.
+@pytest.mark.parametrize("heard", [False, True], ids=["neither half has it", "the first half has it"])
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_mode_that_the_second_half_gets_when_it_is_whole_is_that_of_the_lease(
+    site: MovingSite, *, heard: bool, together: bool
+) -> None:
+    site.both()
+    session = site.session(session_leases=together)
+    (lease,) = leases = session.acquire("d", mode=Mode.S, timeout_s=0)
+    if heard:
+        site.transport(NEW).script = ["lost"] * 6
+        with pytest.raises(ShardUnavailable):
+            session.upgrade(lease, Mode.X, timeout_s=0)
+        site.transport(NEW).script = []
+    site.after()
+    session.upgrade(lease, Mode.X, timeout_s=0)
+    assert (lease.shard, lease.mode, len(lease.halves())) == (NEW, Mode.X, 1)
+    assert isinstance(publish(session, leases, b"whole"), Committed)
+    site.renews(session)
+    site.time.advance(30 * SECOND)
+    assert payloads(site) == [b"whole"]
+
+
 # What the shard that comes states when it grants the stronger mode counts for the lease, not for its half alone.
 def test_stronger_second_half_raises_what_the_lease_waits_for(site: MovingSite) -> None:
     site.both()

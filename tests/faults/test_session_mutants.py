@@ -94,7 +94,7 @@ HOLDER: dict[str, tuple[Any, str, str, str, Callable[[HandSite], None]]] = {
     "holder that goes on under what ended alone": (
         session_leases,
         "SessionLease.take",
-        "lease is not None",
+        "(lease := self.leases.pop(name, None)) is not None",
         "False",
         holder_tests.test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used,
     ),

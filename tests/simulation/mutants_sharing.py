@@ -125,7 +125,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a value in memory outlives its lease",
-        one(held, "Lease.surely_held", "keeper.time.now().surely_before(usable_until_ns)", "True"),
+        one(held, "Lease.surely_held", "keeper.time.now().surely_before(end)", "True"),
         "fresh",
         "caches",
     ),

@@ -288,7 +288,7 @@ MUTANTS = {
     "memory-outlives-the-lease": Mutant(
         held,
         "Lease.surely_held",
-        "keeper.time.now().surely_before(usable_until_ns)",
+        "keeper.time.now().surely_before(end)",
         "True",
         test_nothing_is_read_from_memory_past_the_expiry,
     ),

@@ -310,19 +310,20 @@ class Lease:
 
         Nobody's: what there is proves nothing to readers, until its other half is there and both are renewed.
         """
-        if (half := self._half()) is Half.WHOLE:
+        if (half := self.part) is Half.WHOLE:
             return (self,)
         return (self, self.second) if half is Half.LEAVING and self.second is not None else ()
 
-    def _half(self) -> Half:
-        """Return how much of a lease it is by the newer of its witness and that of its session lease."""
+    @property
+    def part(self) -> Half:
+        """How much of a lease it is, by the newer of its witness and that of its session lease."""
         own, together = part_of(self.signed), self.session_lease
         return (own if together is None else max(part_of(together.signed), own, key=itemgetter(0)))[1]
 
     @property
     def counts_alone(self) -> bool:
         """Whether it has been whole: what never was is of no use yet where its second half is missing."""
-        return Half.WHOLE in (part_of(self.signed)[1], self._half())
+        return Half.WHOLE in (part_of(self.signed)[1], self.part)
 
     def standing(self) -> Lease:
         """Return the lease that has gone on with this half, or else this."""

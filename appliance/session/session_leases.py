@@ -55,10 +55,16 @@ def take_note(each: Lease | SessionLease, answer: Result | SessionResult, event:
 def take_answer(keeper: Keeper, lease: Lease, answer: LeaseGranted) -> None:
     """Adopt a renewal or an upgrade; a lease whose second half is whole by it goes on with that. Under the lock."""
     lease.take(answer.signed, answer.witness, answer.hints)
-    first = lease.first
-    if first is not None and first.second is lease and part_of(lease.signed)[1] is Half.WHOLE:
-        first.go_on_with_second()
-        keeper.moved.append(first)
+    if lease.first is not None and _goes_on(lease.first):
+        keeper.moved.append(lease.first)
+
+
+def _goes_on(lease: Lease) -> bool:
+    """Let a lease go on with its second half alone, where that is whole; whether it is. Under the lock."""
+    whole = lease.second is not None and lease.second.part is Half.WHOLE
+    if whole:
+        lease.go_on_with_second()
+    return whole
 
 
 def period_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
@@ -426,6 +432,7 @@ def joined(taken: Sequence[Lease]) -> list[Lease]:
         lease = found.setdefault(half.domain, half)
         if lease is not half:
             lease.join(half)
+            _goes_on(lease)
     return list(found.values())
 
 

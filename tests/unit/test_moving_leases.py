@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.lease.shard import Shard
+    from appliance.lease.wire import Reply, Request
     from appliance.session.held import Loss
     from appliance.session.session import Session
+    from timeagent.units import Span
 
 OLD, NEW, NEWER = 0, SHARDS_MAX, 3 * SHARDS_MAX
 """The shard that leaves, the one that comes, and the one that comes with the next move."""
@@ -214,6 +216,30 @@ def test_mode_that_the_second_half_gets_when_it_is_whole_is_that_of_the_lease(
     assert (lease.shard, lease.mode, len(lease.halves())) == (NEW, Mode.X, 1)
     assert isinstance(publish(session, leases, b"whole"), Committed)
     site.renews(session)
+    site.time.advance(30 * SECOND)
+    assert payloads(site) == [b"whole"]
+
+
+# A session lease that is whole already is told so by no later renewal.
+def test_lease_whose_second_half_is_whole_by_the_time_that_it_is_taken_goes_on_with_it(
+    site: MovingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.both()
+    session, way = site.session(session_leases=True), site.transport(NEW)
+    call = way.call
+
+    def answers_late(requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        replies = call(requests, timeout_ns)
+        if isinstance(requests[0], Upgrade):
+            monkeypatch.undo()
+            site.after()
+            site.renews(session)  # as its own thread does
+        return replies
+
+    monkeypatch.setattr(way, "call", answers_late)
+    leases = session.acquire("d", timeout_s=0)
+    assert [(each.shard, len(each.halves())) for each in leases] == [(NEW, 1)]
+    assert isinstance(publish(session, leases, b"whole"), Committed)
     site.time.advance(30 * SECOND)
     assert payloads(site) == [b"whole"]
 

@@ -274,7 +274,7 @@ class Lease:
     chain_sequence: int = 0
     _written: tuple[Hints, tuple[HintedFile, ...]] = (NOTHING_WRITTEN, ())
     """Where that is which was written under it and is known Committed; and the newest places, not joined to it yet."""
-    _stated_fence: int = 0
+    stated_fence: int = 0
     """That of the newest witness: while a lease is held its user sees the same, whichever shard it comes from."""
 
     @property
@@ -337,7 +337,7 @@ class Lease:
         if self.session_lease is not None:
             self.session_lease.leases.pop(self.correlation_id, None)
             self.session_lease.over = self.session_lease.over or not self.session_lease.leases
-        self.shard, self.correlation_id, self._stated_fence = second.shard, second.correlation_id, second.fence
+        self.shard, self.correlation_id, self.stated_fence = second.shard, second.correlation_id, second.fence
         self.own_mode, self.signed, self.own_expiry_ns = second.own_mode, second.signed, second.own_expiry_ns
         self.session_lease = second.session_lease
         self.watermark_ns, self.watermark_time = second.watermark_ns, second.watermark_time
@@ -355,10 +355,10 @@ class Lease:
         """
         assert witness.correlation_id == self.correlation_id
         together = self.session_lease is not None
-        if witness.fence >= self._stated_fence and (together or witness.expiry_ns >= self.own_expiry_ns):
+        if witness.fence >= self.stated_fence and (together or witness.expiry_ns >= self.own_expiry_ns):
             self.signed, self.own_expiry_ns, self.own_mode = signed, witness.expiry_ns, witness.mode
-            if witness.fence != self._stated_fence:
-                self.fence = self._stated_fence = witness.fence
+            if witness.fence != self.stated_fence:
+                self.fence = self.stated_fence = witness.fence
             if not together and self.counts_alone:
                 self.alone_until_ns = None
         self.hints = hints or self.hints

@@ -439,7 +439,9 @@ def joined(taken: Sequence[Lease]) -> list[Lease]:
 def above_of(shard: int, leases: Iterable[Lease]) -> dict[str, Above]:
     """Return what the halves from other shards say, by domain: who comes gives no less."""
     return {
-        lease.domain: Above(fence=lease.fence, floor_ns=lease.floor_ns, settle_to_ns=lease.settle_to_ns)
+        lease.domain: Above(
+            fence=max(lease.fence, lease.stated_fence), floor_ns=lease.floor_ns, settle_to_ns=lease.settle_to_ns
+        )
         for lease in leases
         if lease.shard < shard
     }

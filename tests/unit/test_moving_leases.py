@@ -493,6 +493,24 @@ def test_lease_that_has_moved_once_is_not_renewed_as_a_half_before_it_has_the_ot
     assert lease.expiry_ns > expiry
 
 
+# What the shard states that it moves from, not what its holder sees: that is of the shard before.
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_half_of_the_next_move_states_no_less_than_that_of_the_last_one(site: MovingSite, *, together: bool) -> None:
+    session = site.session(session_leases=together)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.new = site.start(NEW)  # after a crash: it grants above the ceiling of the run before
+    site.renews(session)
+    site.after()
+    site.renews(session)
+    stated = lease.signed.witness().fence
+    site.moves_on()
+    site.renews(session)
+    (first, second), now = lease.halves(), site.time.now().latest
+    assert first.signed.witness().fence == stated > now
+    assert second.signed.witness().fence >= stated
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
 def test_lease_that_ran_out_for_want_of_its_next_half_is_lost_and_told_and_asked_for_no_more(
     site: MovingSite, *, together: bool

@@ -175,7 +175,10 @@ class ShardHost:
                 try:
                     if self.waits_for(shard, shard_map) is None:
                         self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
-                        self._hosted[shard] = self._start(shard, shard_map, place)
+                        # The mount may remember that there is no such directory, though an owner has begun since.
+                        self._storage.ensure_directory(chain_path(*chain_of(shard)))
+                        if self._waits_for_owner(shard) is None:
+                            self._hosted[shard] = self._start(shard, shard_map, place)
                 except TenureError as problem:
                     self.hindered[shard] = problem
                     raise
@@ -233,10 +236,10 @@ class ShardHost:
         follows = self._follows(shard, shard_map)
         if isinstance(follows, ceiling.InDoubt):
             return follows.reason
-        port = self._port(*chain_of(shard))
-        if (newest := newest_record(port)) is None:  # the mount may remember that there is no such directory
-            self._storage.ensure_directory(chain_path(*chain_of(shard)))
-            newest = newest_record(port)
+        return self._waits_for_owner(shard)
+
+    def _waits_for_owner(self, shard: int) -> str | None:
+        newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
 
     def _courtesy(self, newest: CeilingRecord) -> str | None:

@@ -216,6 +216,8 @@ class Lease:
     correlation_id: bytes
     fence: int
     """The fencing token: hand it to whatever is written outside of bags."""
+    stated_fence: int
+    """That of the newest witness: while a lease is held its user sees the same, whichever shard it comes from."""
     own_expiry_ns: Instant
     """Without a session lease: when it expires, unless it is renewed."""
     floor_ns: Instant
@@ -274,8 +276,6 @@ class Lease:
     chain_sequence: int = 0
     _written: tuple[Hints, tuple[HintedFile, ...]] = (NOTHING_WRITTEN, ())
     """Where that is which was written under it and is known Committed; and the newest places, not joined to it yet."""
-    stated_fence: int = 0
-    """That of the newest witness: while a lease is held its user sees the same, whichever shard it comes from."""
 
     @property
     def expiry_ns(self) -> Instant:
@@ -339,10 +339,9 @@ class Lease:
             self.session_lease.over = self.session_lease.over or not self.session_lease.leases
         self.shard, self.correlation_id, self.stated_fence = second.shard, second.correlation_id, second.fence
         self.own_mode, self.signed, self.own_expiry_ns = second.own_mode, second.signed, second.own_expiry_ns
-        self.session_lease = second.session_lease
+        self.session_lease, self.told = second.session_lease, second.told
         self.watermark_ns, self.watermark_time = second.watermark_ns, second.watermark_time
         self.messages, self.chain_head, self.chain_sequence = second.messages, second.chain_head, second.chain_sequence
-        self.told = second.told
         if self.session_lease is not None:
             self.session_lease.leases[self.correlation_id] = self
         self.second, self.alone_until_ns = None, None  # last: who has read that there is none finds its state here
@@ -350,15 +349,16 @@ class Lease:
     def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
 
-        Witness, mode and expiry change together: readers judge a frame by the witness that it carries. A stronger mode
-        has a higher fence.
+        Witness, mode and expiry change together: readers judge a frame by the witness that it carries.
         """
         assert witness.correlation_id == self.correlation_id
         together = self.session_lease is not None
         if witness.fence >= self.stated_fence and (together or witness.expiry_ns >= self.own_expiry_ns):
             self.signed, self.own_expiry_ns, self.own_mode = signed, witness.expiry_ns, witness.mode
-            if witness.fence != self.stated_fence:
+            if witness.fence != self.stated_fence:  # of a stronger mode
                 self.fence = self.stated_fence = witness.fence
+                if self.first is not None and part_of(signed)[1] is not Half.COMING:  # the other half is past
+                    self.first.fence = witness.fence
             if not together and self.counts_alone:
                 self.alone_until_ns = None
         self.hints = hints or self.hints

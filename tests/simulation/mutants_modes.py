@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import decisions
+from appliance.session import held
 from tests.simulation.mutant import Mutant, one
 
 MODES: tuple[Mutant, ...] = (
@@ -83,6 +84,12 @@ MODES: tuple[Mutant, ...] = (
             "if denied is not None:",
             "if denied is not None and command.mode is None:",
         ),
+        "overlap",
+        "shares",
+    ),
+    Mutant(
+        "a holder who gets a stronger mode keeps its fence",
+        one(held, "Lease.take", "self.fence = self.stated_fence = witness.fence", "self.stated_fence = witness.fence"),
         "overlap",
         "shares",
     ),

@@ -56,6 +56,12 @@ MOVES: tuple[Mutant, ...] = (
         "moves",
     ),
     Mutant(
+        "a shard that leaves says that nothing is held from it alone",
+        one(shard, "Shard.go_by", "self._store.latest_expiry() or 0", "0"),
+        "overlap",
+        "moves",
+    ),
+    Mutant(
         "a shard that leaves serves who goes by the map before",
         one(whole_shard, "GoingBy.take", "shard_map.since(self._shard)", "1"),
         "unmoved",

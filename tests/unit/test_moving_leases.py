@@ -212,8 +212,12 @@ def test_mode_that_the_second_half_gets_when_it_is_whole_is_that_of_the_lease(
             session.upgrade(lease, Mode.X, timeout_s=0)
         site.transport(NEW).script = []
     site.after()
+    reader = site.session()
+    (before,) = reader.acquire("d", mode=Mode.S, timeout_s=0)
+    reader.relinquish([before])
     session.upgrade(lease, Mode.X, timeout_s=0)
     assert (lease.shard, lease.mode, len(lease.halves())) == (NEW, Mode.X, 1)
+    assert lease.fence > before.fence
     assert isinstance(publish(session, leases, b"whole"), Committed)
     site.renews(session)
     site.time.advance(30 * SECOND)

@@ -84,6 +84,7 @@ class Issuer:
             own_mode=witness.mode,
             correlation_id=witness.correlation_id,
             fence=witness.fence,
+            stated_fence=witness.fence,
             own_expiry_ns=witness.expiry_ns,
             floor_ns=witness.floor_ns,
             settle_to_ns=witness.settle_to_ns,

@@ -1,7 +1,8 @@
 """With clocks that keep their bounds, no shard's two holders believe at one true instant that they have one domain.
 
-Of one incarnation: a successor grants at once, because the record is protected by its floor and not by a clock. What
-was recalled before its holder ever had it, such as while it was being taken, was never believed.
+Of one incarnation, and over planned moves: a successor of a run that ended otherwise grants at once, because the record
+is protected by its floor and not by a clock. What was recalled before its holder ever had it, such as while it was
+being taken, was never believed. Who asks after another had it gets the higher fence, whoever ran its shard then.
 """
 
 from __future__ import annotations
@@ -20,20 +21,43 @@ if TYPE_CHECKING:
 def check(history: History, record: Record) -> Iterator[str]:
     margin = record.policy.holder_margin_ns
 
-    revoked = history.revoked  # by an operator, who may: the record is protected, and not the belief
-
-    places: dict[tuple[str, bytes], list[Hold]] = {}
+    places: dict[str, list[tuple[Hold, bytes]]] = {}
     for hold in history.holds:
-        places.setdefault((hold.domain, hold.lease.signed.batch_head().incarnation), []).append(hold)
-    for (domain, _), holds in places.items():
-        holds.sort(key=lambda each: each.fence)
-        for place, first in enumerate(holds, 1):
+        places.setdefault(hold.domain, []).append((hold, hold.lease.signed.batch_head().incarnation))
+    for domain, holds in places.items():
+        holds.sort(key=lambda each: each[0].fence)
+        for place, (first, its_run) in enumerate(holds, 1):
             believed = first.believed_until_ns(margin)
-            if first.lease.correlation_id in revoked or believed <= first.from_ns:
+            # An operator may revoke what is believed: the record is protected.
+            if first.lease.correlation_id in history.revoked or believed <= first.from_ns:
                 continue
-            for second in holds[place:]:
-                if second.from_ns < believed and excludes(first.mode, second.mode):
+            for second, run in holds[place:]:
+                if first.fence < second.fence and first.asked_ns > second.from_ns and excludes(first.mode, second.mode):
+                    yield (
+                        f"{first.who} asked for {domain} when {second.who} had been granted fence {second.fence}, and "
+                        f"has fence {first.fence}"
+                    )
+                if second.from_ns < believed and excludes(first.mode, second.mode) and _waits(its_run, run, history):
                     yield (
                         f"{second.who} had {domain} from {second.from_ns} on, while {first.who} believed to have it "
                         f"until {believed}"
                     )
+
+
+def _waits(first: bytes, second: bytes, history: History) -> bool:
+    """Whether the run that granted the second lease knew of the first, or came by moves that waited until it was over.
+
+    Both are incarnations.
+    """
+    if first == second:
+        return True
+    runs: dict[int, list[bytes]] = {}
+    shards: dict[bytes, int] = {}
+    for start in history.starts:
+        if not start.resumed:
+            runs.setdefault(start.shard, []).append(start.incarnation)
+            shards[start.incarnation] = start.shard
+    leaving, coming = shards.get(first, 0), shards.get(second, 0)
+    if leaving >= coming or runs[leaving][-1] != first or runs[coming][0] != second:
+        return False
+    return all(len(between) == 1 for shard, between in runs.items() if leaving < shard < coming)

@@ -195,8 +195,7 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
         return True
     first = earlier.first.head.sequence
     if earlier.run == lease.run:
-        run = cluster.runs[earlier.run]
-        return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
+        return cluster.runs[earlier.run].whole(first, told.head.sequence)
     return known_to_its_end(earlier, cluster.runs[lease.run], cluster)
 
 

@@ -2,7 +2,7 @@
 
 Of one incarnation, and over planned moves: a successor of a run that ended otherwise grants at once, because the record
 is protected by its floor and not by a clock. What was recalled before its holder ever had it, such as while it was
-being taken, was never believed. Who asks after another had it gets the higher fence, whoever ran its shard then.
+being taken, was never believed. Who asks after another had it gets a higher fence.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ def check(history: History, record: Record) -> Iterator[str]:
             if first.lease.correlation_id in history.revoked or believed <= first.from_ns:
                 continue
             for second, run in holds[place:]:
-                if first.fence < second.fence and first.asked_ns > second.from_ns and excludes(first.mode, second.mode):
-                    yield (
-                        f"{first.who} asked for {domain} when {second.who} had been granted fence {second.fence}, and "
-                        f"has fence {first.fence}"
-                    )
-                if second.from_ns < believed and excludes(first.mode, second.mode) and _waits(its_run, run, history):
+                if not excludes(first.mode, second.mode):
+                    continue
+                if second.from_ns < believed and _knows(run, its_run, history):
                     yield (
                         f"{second.who} had {domain} from {second.from_ns} on, while {first.who} believed to have it "
                         f"until {believed}"
                     )
+                if first.fence < second.fence and second.from_ns < first.asked_ns and _knows(its_run, run, history):
+                    yield (
+                        f"{first.who} asked for {domain} after {second.who} had it with fence {second.fence}, and has "
+                        f"fence {first.fence}"
+                    )
 
 
-def _waits(first: bytes, second: bytes, history: History) -> bool:
-    """Whether the run that granted the second lease knew of the first, or came by moves that waited until it was over.
-
-    Both are incarnations.
-    """
-    if first == second:
+def _knows(run: bytes, before: bytes, history: History) -> bool:
+    """Whether one run of a shard (incarnation) granted both, or the later came by moves that waited for the other's."""
+    if run == before:
         return True
     runs: dict[int, list[bytes]] = {}
     shards: dict[bytes, int] = {}
@@ -57,7 +56,7 @@ def _waits(first: bytes, second: bytes, history: History) -> bool:
         if not start.resumed:
             runs.setdefault(start.shard, []).append(start.incarnation)
             shards[start.incarnation] = start.shard
-    leaving, coming = shards.get(first, 0), shards.get(second, 0)
-    if leaving >= coming or runs[leaving][-1] != first or runs[coming][0] != second:
+    leaving, coming = shards.get(before, 0), shards.get(run, 0)
+    if leaving >= coming or runs[leaving][-1] != before or runs[coming][0] != run:
         return False
     return all(len(between) == 1 for shard, between in runs.items() if leaving < shard < coming)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.framing import pieces
-from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.paths import chain_path, record_name
-from appliance.formats.witness import Ended, Ending, WitnessKind, others_digest
+from appliance.formats.witness import Ended, WitnessKind, others_digest
 from appliance.lease.ceiling import RECORDS_KEPT
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
@@ -189,7 +189,7 @@ def test_end_that_a_gap_of_the_ledger_lost_does_not_accuse_who_comes_after_share
     assert codes(audited(story.done())) == {"ledger-gap"}
 
 
-# What ended just before a grant is signed with it: of a grant that only a message carries, the ledger lost these ends too.
+# What ended just before a grant is signed with it: of a grant that only a message carries the ledger lost that too.
 def test_ends_that_were_signed_with_a_grant_that_the_ledger_lost_accuse_nobody(tmp_path: Path) -> None:
     story = Story(tmp_path)
     leases = shared(story, Mode.S)

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 BEAT_NS: Final[Span] = 250 * MS
 """How often it is looked whether a shard should begin or end here."""
 
+SOON_NS: Final[Span] = 50 * MS
+"""How often while a shard here waits for the ends of chains: until then holders cannot renew what they have from it."""
+
 ASKED_NS: Final[Span] = 15 * SECOND
 """How long it counts that somebody asked for a shard: longer than a ceiling lies ahead."""
 
@@ -62,6 +65,8 @@ class ShardFailover:
         self._counted: dict[int, Instant] = {}
         self._spawn = spawn
         self._leaving: dict[int, Running] = {}
+        self._waits = False
+        """Whether a shard here does not go by the newest map yet."""
         self._stop = Event()
         self.thread: Thread | None = None
         self.taken_over = 0
@@ -85,12 +90,11 @@ class ShardFailover:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.turn()
-            self._time.sleep(BEAT_NS)
+            self._time.sleep(self.turn())
 
-    def turn(self) -> None:
-        """Look at everything once. What fails is logged and tried again at the next turn."""
-        newest = self._maps.newest
+    def turn(self) -> Span:
+        """Look at everything once; return after which span to look again. What fails is logged and tried again then."""
+        newest, self._waits = self._maps.newest, False
         for shard in self._host.resumable():
             if self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._host.go_on(shard))  # type: ignore[misc]
@@ -99,6 +103,7 @@ class ShardFailover:
         for shard in newest.shards:
             if self._host.hosted(shard) is None and self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._consider(shard, newest))  # type: ignore[misc]
+        return SOON_NS if self._waits else BEAT_NS
 
     def _guarded(self, shard: int, step: Callable[[], object]) -> None:
         try:
@@ -117,7 +122,7 @@ class ShardFailover:
                 _log.warning("shard-ended shard=%d reason=%s", shard, over)
                 self._host.drop(shard)
             return
-        self._host.go_by(shard, newest)
+        self._waits = not self._host.go_by(shard, newest) or self._waits
         owner = newest.owner_of(shard)
         if owner is None:
             self._leave(shard, f"it is of map {newest.number} no more")

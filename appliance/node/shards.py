@@ -248,20 +248,21 @@ class ShardHost:
             return None
         return f"node {newest.node} may grant until {rfc3339(newest.ceiling_ns)}"
 
-    def go_by(self, shard: int, newest: ShardMap) -> None:
-        """Have a shard that runs here go by a newer map, unless chains that its own follows have not ended yet.
+    def go_by(self, shard: int, newest: ShardMap) -> bool:
+        """Have a shard that runs here go by a newer map; False: chains that its own follows have not ended yet.
 
         Blocks as ``HostedShard.go_by``; touches the mount where it becomes whole. Raises BadTime, Damaged.
         """
         hosted = self.hosted(shard)
         if hosted is None or hosted.shard.going_by >= newest.number:
-            return
+            return True
         follows = self._follows(shard, newest)
         if isinstance(follows, ceiling.InDoubt):
-            _log.info("map-not-yet shard=%d reason=%s", shard, follows.reason)
-            return
+            _log.debug("map-not-yet shard=%d reason=%s", shard, follows.reason)
+            return False
         hosted.go_by(newest, follows)
         _log.info("shard-goes-by shard=%d map=%d half=%s", shard, newest.number, newest.half_of(shard))
+        return True
 
     def _follows(self, shard: int, shard_map: ShardMap) -> ceiling.Beginning | ceiling.InDoubt:
         """Return how the chains ended that a shard's own follows; end them. While it comes, that does not matter yet.

@@ -83,6 +83,8 @@ class Host:
     tried: list[int] = field(default_factory=list)
     suspended: list[int] = field(default_factory=list)
     """Shards that a run left here for a restart."""
+    behind: set[int] = field(default_factory=set)
+    """Those whose predecessors have not ended."""
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     looked: list[int] = field(default_factory=list)
@@ -130,8 +132,10 @@ class Host:
         self.dropped.append(shard)
         del self.running[shard]
 
-    def go_by(self, shard: int, newest: ShardMap) -> None:
-        self.running[shard].map_number = newest.number
+    def go_by(self, shard: int, newest: ShardMap) -> bool:
+        if shard not in self.behind:
+            self.running[shard].map_number = newest.number
+        return shard not in self.behind
 
 
 class Street:

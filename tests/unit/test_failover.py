@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from appliance.daemon.failover import ASKED_NS, CHECK_NS
+from appliance.daemon.failover import ASKED_NS, BEAT_NS, CHECK_NS, SOON_NS
 from appliance.formats.shardmap import ShardMap
 from tests.support.tenants import NODES, Street, map_of
 from tests.support.values import CLUSTER
@@ -84,6 +84,18 @@ def test_what_was_left_for_a_restart_goes_by_the_newest_map_in_the_same_turn() -
     street.turn()
     assert street.host.running[0].map_number == 5
     assert street.host.left == [7]  # it is of no map any more: those that come wait for its end
+
+
+# Its holders cannot renew their leases before that: a beat may be half of what is left of their terms.
+def test_node_looks_again_soon_while_a_shard_waits_for_the_chains_before_it() -> None:
+    street = Street("node-a", "node-a")
+    street.turn()
+    street.moved_to(map_of("node-a", "node-a", number=2))
+    street.host.behind.add(0)
+    assert street.failover.turn() == SOON_NS
+    street.host.behind.clear()
+    assert street.failover.turn() == BEAT_NS
+    assert {each.map_number for each in street.host.running.values()} == {2}
 
 
 def test_own_shard_that_runs_is_left_alone() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import apsw
 
-from appliance.daemon.failover import BEAT_NS, ShardFailover
+from appliance.daemon.failover import ShardFailover
 from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.turn_log import LogLost
@@ -448,8 +448,7 @@ class Daemon:
         door = Door(node, host, failover.asked_for)
         world.scheduler.spawn(f"{process.name} door", process, lambda: stand_at(street, door, process))
         while process not in street.told:
-            failover.turn()
-            kit.time.sleep(BEAT_NS)
+            kit.time.sleep(failover.turn())
         host.close()
         street.stopped(process)
         world.scheduler.wait(NEVER, "the end of its process")

@@ -311,8 +311,15 @@ MUTANTS = {
         failover,
         LOOK,
         "self._host.go_by(shard, newest)",
-        "pass",
+        "True",
         tests.test_shard_goes_by_each_newer_map_and_ends_with_the_last_that_has_it,
+    ),
+    "a node that waits for a chain takes its time": Mutant(
+        failover,
+        LOOK,
+        "not self._host.go_by(shard, newest)",
+        "self._host.go_by(shard, newest)",
+        tests.test_node_looks_again_soon_while_a_shard_waits_for_the_chains_before_it,
     ),
     "a stand-in gives leases up": Mutant(
         failover,

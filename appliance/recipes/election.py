@@ -45,7 +45,7 @@ class Leader(msgspec.Struct, frozen=True):
 
     candidate: str
     epoch: int
-    """As its shard states it: the leader's own is lower once the shard has moved, but above that of every earlier one."""
+    """As its shard states it: once that has moved the leader's own is lower, but above that of every earlier leader."""
     node: str
     since_ns: Instant
     until_ns: Instant

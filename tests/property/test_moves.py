@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,8 @@ def run_all(first: int) -> list[MovingWorld]:
 
 
 def run(seed: int) -> MovingWorld:
-    with tempfile.TemporaryDirectory() as directory:
-        world = MovingWorld(Path(directory), seed)
-        try:
-            world.run()
-        finally:
-            world.close()
+    with tempfile.TemporaryDirectory() as directory, closing(MovingWorld(Path(directory), seed)) as world:
+        world.run()
     return world
 
 

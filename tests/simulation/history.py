@@ -256,7 +256,7 @@ class Calm:
     runs: dict[int, list[str]]
     """By shard, the nodes at which it runs."""
     held: frozenset[int]
-    """The shards of which leases are out: who stands in keeps those."""
+    """The shards of which leases are out, or were a moment ago: who stands in keeps those."""
     missed: frozenset[int]
     """The shards that somebody asked for in vain seconds ago, and just now again."""
 

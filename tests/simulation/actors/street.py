@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import apsw
 
+from appliance.daemon.failover import CHECK_NS
 from appliance.node.record_watch import MapWatch
 from appliance.node.routes import OwnShard, ShardRoutes
 from tests.simulation.history import Calm, Fault
@@ -211,7 +212,9 @@ class Street:
         """Note what runs where."""
         world, now = self.world, self.world.scheduler.now
         runs: dict[int, list[str]] = {shard: [] for shard in world.map.shards}
-        held: set[int] = set()
+        lately = now - CHECK_NS - SECOND // 2  # a stand-in looks so often whether it may give its shard back
+        ends = ((each, each.lease.expiry_ns if each.until_ns is None else each.until_ns) for each in world.history.holds)
+        held = {world.map.shards_of(each.domain)[0] for each, end in ends if end > lately}
         for node, door in sorted(self.doors.items()):
             for shard, hosted in door.host._hosted.items():
                 if hosted.ended() is None and shard in runs:

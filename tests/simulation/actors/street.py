@@ -213,8 +213,9 @@ class Street:
         world, now = self.world, self.world.scheduler.now
         runs: dict[int, list[str]] = {shard: [] for shard in world.map.shards}
         lately = now - CHECK_NS - SECOND // 2  # a stand-in looks so often whether it may give its shard back
-        ends = ((each, each.lease.expiry_ns if each.until_ns is None else each.until_ns) for each in world.history.holds)
-        held = {world.map.shards_of(each.domain)[0] for each, end in ends if end > lately}
+        holds = world.history.holds
+        out = (each for each in holds if lately < (each.lease.expiry_ns if each.until_ns is None else each.until_ns))
+        held = {world.map.shards_of(each.domain)[0] for each in out}
         for node, door in sorted(self.doors.items()):
             for shard, hosted in door.host._hosted.items():
                 if hosted.ended() is None and shard in runs:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from appliance.admin.moving import ended, moved, resharded
+from appliance.bag.writing import Committed
 from appliance.formats.lease import Mode, conflicts, covers
 from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.lease.ceiling import NOTHING_BEFORE, Beginning, CeilingChain, Extended, ShardIdentity, StoppedOrderly
@@ -265,7 +266,7 @@ class MovingWorld(HandSite):
     def _write(self, member: Member, name: bytes) -> None:
         if leases := self._some(member.held(WRITES)):
             under = [(each.domain, each.mode) for each in leases]
-            if member.session.publish(LOG, [name], under=leases):
+            if isinstance(member.session.publish(LOG, [name], under=leases), Committed):
                 fences = [each.fence for each in leases]
                 self.committed[name] = [(*each, fence) for each, fence in zip(under, fences, strict=True)]
 

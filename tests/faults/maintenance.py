@@ -23,8 +23,9 @@ from appliance.cli import service
 from appliance.node import settings
 from appliance.node.settings import load_settings, save_settings
 from tests.faults.test_moves import audit_is_clean, domain_in
-from tests.support.daemons import Daemons, free_port
+from tests.support.daemons import Daemons
 from tests.support.holding import Holder, patient_policy
+from tests.support.ports import free_port
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
 from tests.support import keeper
 from tests.support.cluster import wait_until
-from tests.support.daemons import Daemons, free_port
+from tests.support.daemons import Daemons
+from tests.support.ports import free_port
 from tests.support.warm import WarmProcess
 from timeagent.canonical import decode
 from timeagent.clock import SystemClock

@@ -18,8 +18,9 @@ from appliance.lease import tls
 from appliance.lease.wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, Refused, encode_call
 from appliance.node.records import StoredChain
 from tests.support.cluster import wait_until
-from tests.support.daemons import Daemons, free_port
+from tests.support.daemons import Daemons
 from tests.support.nodes import read_answer, read_exactly
+from tests.support.ports import free_port
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.keys import Purpose

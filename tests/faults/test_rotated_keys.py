@@ -20,7 +20,8 @@ from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
 from tests.support.cluster import wait_until
-from tests.support.daemons import Daemons, free_port
+from tests.support.daemons import Daemons
+from tests.support.ports import free_port
 from timeagent.keys import Purpose
 from timeagent.units import DAY, SECOND
 

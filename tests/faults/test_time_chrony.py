@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import Node, found, until
+from tests.support.ports import free_port
 from timeagent.agent.discipline import STALL_NS
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
@@ -34,13 +34,6 @@ pytestmark = [
     pytest.mark.skipif(FAKETIME is None, reason="libfaketime is not installed (Debian: libfaketime)"),
     pytest.mark.skipif(os.geteuid() != 0, reason="chronyd starts as root only"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-        door.bind(("127.0.0.1", 0))
-        port: int = door.getsockname()[1]
-        return port
 
 
 class Chronyd:

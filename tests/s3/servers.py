@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hmac
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,12 +83,6 @@ def installed(place: Path, *commands: list[str]) -> None:
         if done.returncode:
             raise NotInstalledError(f"{' '.join(command)}: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
     (place / ".installed").touch()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @contextmanager

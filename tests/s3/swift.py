@@ -13,7 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.s3.servers import BUCKET, PATIENCE_S, PLACE, NotInstalledError, Store, free_port, installed, s3_store
+from tests.s3.servers import BUCKET, PATIENCE_S, PLACE, NotInstalledError, Store, installed, s3_store
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,6 +16,7 @@ from appliance.admin.trust import move_node
 from appliance.formats.names import Address
 from appliance.node.settings import save_settings
 from tests.support.cluster import Site, wait_until
+from tests.support.ports import free_port
 from tests.support.spoken import spoken
 from tests.support.warm import WarmProcess
 from timeagent.agent.page import PAGE_NAME, decode_page
@@ -25,14 +25,6 @@ from timeagent.errors import BadTime
 
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens at just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Daemons:

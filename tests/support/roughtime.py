@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,12 +65,6 @@ def chain_of(said: Iterable[tuple[Witness, int, int]], chance: random.Random | N
         request = make_request(witness.public, nonce)
         chain.append(Queried(witness.public, request, witness.answer(request), rand if chain else None))
     return chain
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 class Lines:

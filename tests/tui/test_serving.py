@@ -4,7 +4,6 @@ import asyncio
 import http.client
 import importlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import tui.cli
 from tenure.__main__ import main
 from tests.support.mutants import plant
+from tests.support.ports import free_port
 
 PATIENCE_S = 120
 
@@ -31,13 +31,6 @@ def aiohttp() -> Any:  # noqa: ANN401 - an extra
 @pytest.fixture(scope="module")
 def tree(repository: Path) -> Path:
     return min((repository / "tests/golden/trees").glob("*/tree"))
-
-
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        port: int = door.getsockname()[1]
-        return port
 
 
 def answer(port: int, **headers: str) -> tuple[int, str]:

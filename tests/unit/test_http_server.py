@@ -21,7 +21,7 @@ from appliance.formats.shardmap import ShardMap
 from appliance.lease import listeners
 from appliance.node.runtime import HTTP_SOCKET
 from tests.support.cluster import Site, sites, wait_until
-from tests.support.daemons import free_port
+from tests.support.ports import free_port
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, BadTime, Environment, ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND, TimeInterval

@@ -17,7 +17,7 @@ from appliance.doctor.health import not_well
 from appliance.formats.names import Address
 from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until
-from tests.support.daemons import free_port
+from tests.support.ports import free_port
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.notify import Notifier

@@ -18,7 +18,8 @@ import pytest
 
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
-from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of, free_port
+from tests.support.ports import free_port
+from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of
 from tests.support.warm import WarmProcess
 from timeagent.clock import SystemClock
 from timeagent.keys import Purpose, load_node_key

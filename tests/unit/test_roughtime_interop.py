@@ -23,7 +23,8 @@ from roughly import client as roughly_client
 from roughly import server as roughly_server
 from roughly.shared import partial_sha512
 
-from tests.support.roughtime import ask_twice, free_port, signer
+from tests.support.ports import free_port
+from tests.support.roughtime import ask_twice, signer
 from timeagent.clock import SystemClock
 from timeagent.roughtime.server import Delegations, RoughServer, rough_door
 from timeagent.roughtime.wire import VERSIONS

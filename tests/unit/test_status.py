@@ -19,7 +19,7 @@ from appliance.doctor.health import judge_clock, judge_log
 from appliance.formats.names import Address
 from appliance.node.runtime import ensure_runtime
 from tests.support.cluster import Site, sites
-from tests.support.daemons import free_port
+from tests.support.ports import free_port
 from tests.support.spoken import Said, speaker
 from timeagent.sources import nonce
 from timeagent.units import MS

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.support.ports import free_port
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -110,13 +112,6 @@ def clients_python() -> Path:
     return python
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def _server(name: str, words: list[str], port: int, directory: Path, root: Path) -> Iterator[int]:
     libraries = [root / "usr/lib/jni", root / "usr/lib" / f"{os.uname().machine}-linux-gnu"]
@@ -143,7 +138,7 @@ def redis(directory: Path) -> Iterator[Peer]:
     """Run Redis: nothing persists. Raises Absent."""
     root = unpacked("redis", "redis-server")
     command = shutil.which("redis-server") or str(root / "usr/bin/redis-server")
-    port, path = _free_port(), directory / "redis.sock"
+    port, path = free_port(), directory / "redis.sock"
     words = [command, "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", str(path), "--save", ""]
     with _server("redis", [*words, "--appendonly", "no"], port, directory, root) as pid:
         version = (
@@ -157,7 +152,7 @@ def etcd(directory: Path) -> Iterator[Peer]:
     """Run one etcd, its log of changes on tmpfs. Raises Absent."""
     root = unpacked("etcd", "etcd")
     command = shutil.which("etcd") or str(root / "usr/bin/etcd")
-    port, beside = _free_port(), _free_port()
+    port, beside = free_port(), free_port()
     mine, others = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{beside}"
     words = [command, "--data-dir", str(directory / "etcd"), "--listen-client-urls", mine]
     words += ["--advertise-client-urls", mine, "--listen-peer-urls", others, "--initial-advertise-peer-urls", others]
@@ -174,7 +169,7 @@ def zookeeper(directory: Path) -> Iterator[Peer]:
     if java is None:
         raise Absent("no java on PATH")
     root = unpacked("zookeeper")
-    port = _free_port()
+    port = free_port()
     settings = directory / "zoo.cfg"
     lines = ["tickTime=2000", f"dataDir={directory / 'zookeeper'}", f"clientPort={port}", "maxClientCnxns=0"]
     lines += ["clientPortAddress=127.0.0.1", "admin.enableServer=false"]

@@ -174,13 +174,15 @@ def test_reading_a_copy_says_how_far_it_is(copy: Path, monkeypatch: pytest.Monke
 
     def heard(done: int, total: int, messages: int, part: str) -> None:
         step(done, total, messages, part)
-        said.append(source.state_at().mount.problem)
+        said.append((source.state_at().mount.problem, total))
 
     monkeypatch.setattr(source, "_step", heard)
     source.reading.put()
     assert said
-    assert "[##########..........]" in said[len(said) // 2 - 1]
-    assert "[####################]" in said[-1]
+    for done, (line, total) in enumerate(said, 1):
+        filled = 20 * done // total
+        assert f"[{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,} parts" in line
+    assert filled == 20
 
 
 def test_wrong_use_of_an_index_is_named(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,7 +163,7 @@ class Shard:
                 max(self._chain.settle_to_ns, self._follows.settle_to_ns),
             )
             if self._going.half is Half.LEAVING:  # what ran before it granted leases that it knows nothing of
-                self._going.alone_until_ns = max(self._chain.floor_ns, self._chain.settle_to_ns)
+                self._going.alone_until_ns = self._eviction.settle_to_ns
             self._flush()
         return began
 
@@ -305,7 +305,7 @@ class Shard:
             return False
         self._publish(self._batch_signer.sign_held())
         if half in (Half.LEAVING, None) and going.half is not Half.LEAVING:
-            going.alone_until_ns = self._store.latest_expiry() or 0
+            going.alone_until_ns = max(self._store.latest_expiry() or 0, self._eviction.settle_to_ns)  # as at start
         if half is not going.half:
             self._waiting.dismiss(NEWER_MAP, f"map {newest.number} came while this request waited")
         going.take(newest)

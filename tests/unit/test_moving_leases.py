@@ -304,6 +304,19 @@ def test_shard_that_leaves_ends_above_what_may_be_believed_in_alone(site: Moving
     assert next_one.settle_to_ns >= lease.expiry_ns
 
 
+# The run that leaves knows nothing of it, and would let the move end while its holder believes in it alone.
+@pytest.mark.parametrize("leaves_first", [False, True])
+def test_lease_of_a_run_that_crashed_is_held_from_the_old_shard_alone(site: MovingSite, *, leaves_first: bool) -> None:
+    (lease,) = site.session().acquire("d", timeout_s=0)
+    if leaves_first:
+        site.map = site.both_map
+    site.old = site.start(OLD)
+    site.both()
+    (page,) = site.old.turn([Inspect(after_domain="", leases_max=1)])
+    assert isinstance(page, LeasePage)
+    assert page.numbers.alone_until_ns >= lease.expiry_ns
+
+
 # Its last record may be linked though that was reported as failed: what ended after it would not be in it.
 def test_shard_that_leaves_ends_no_lease_above_its_last_record(site: MovingSite) -> None:
     site.both()

@@ -112,6 +112,8 @@ class Pace:
         self._queue: list[tuple[Instant, str]] = []
         """When each log is due, the soonest first; what is not its ``due_ns`` any more is passed over."""
         self._looked_ns: int | None = None
+        self._unread: set[str] = set()
+        """Logs that could not be opened: whoever has woken one meanwhile is not told again."""
         self._apart = apart or StoreThreads()
         self._done: SimpleQueue[tuple[str, Instant | Exception]] = SimpleQueue()
         """The logs that had their turn there, each with when it is due again, or what broke."""
@@ -129,7 +131,7 @@ class Pace:
             _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
             return
         self._take_back(now)
-        for name in self._woken():
+        for name in (*self._woken(), *self._unread.intersection(self._logs)):
             self._wake(name, now)
         for name in self._due(now):
             store = self._logs[name].store
@@ -186,10 +188,12 @@ class Pace:
         heapq.heappush(self._queue, (due_ns, name))
 
     def _wake(self, name: str, now: TimeInterval) -> None:
+        if name not in self._logs:
+            self._open(name)
         log = self._logs.get(name)
         if log is None:
-            self._open(name)
             return
+        self._unread.discard(name)
         if log.due_ns == _TAKEN:
             log.woken = True
             return
@@ -215,6 +219,7 @@ class Pace:
             birth = open_log(context, name)
         except TenureError as problem:  # the other logs go on
             _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
+            self._unread.add(name)
             return
         if birth is not None:
             grid = Grid(birth)

@@ -19,7 +19,7 @@ from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
 from appliance.formats.closed import PACK
-from appliance.formats.paths import LOCK, SEAL, Grid
+from appliance.formats.paths import LOCK, LOGS, SEAL, Grid
 from appliance.node.runtime import Wakes
 from tests.support.bags import LOG, T0, Node
 from tests.support.cluster import wait_until
@@ -223,6 +223,31 @@ def test_new_logs_are_looked_for_now_and_then_and_found_at_once_when_they_are_wo
     node.woken.wake("..")
     world.run(BEAT_NS)
     assert set(node.pace.horizons()) == {LOG, "new", "woken"}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["at once", "when it can be read again"])
+def test_bag_that_woke_a_log_that_was_not_known_yet_is_closed_promptly(
+    monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    world.run(BEAT_NS)  # and a listing comes a second later
+    birth = create_log(BagContext(world.storage, world.time, world.records, "n1"), "new")
+    writing = Node(world.storage, "n1", world.time, world.records, Grid(birth), wake=node.woken.wake)
+    file = writing.file(b"m", log="new")
+    assert isinstance(writing.writer.write(file), Committed)
+    around = node.mount.around
+
+    def failing(verb: str, path: str, call: object) -> object:
+        if path.startswith(f"{LOGS}/new"):
+            raise Environment("planted", "the mount says no")
+        return around(verb, path, call)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        if fails:
+            patch.setattr(node.mount, "around", failing)
+        world.run(BEAT_NS)
+    assert closes_at(world, file.bag) <= file.bag.due_ns + LATE_NS
 
 
 def test_where_listings_cost_new_logs_are_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ class Shard:
         self._held_until_ns: Instant = 0
         self._to_raise: list[str] | None = None
         self._end: tuple[Instant, Instant] | None = None
-        """Floor and settle_to of its last record, from the first try to link it on: no lease ends after that."""
+        """Floor and settle_to of its last record, from the first try to link it on: nothing is answered after that."""
         self._stopped: StoppedOrderly | None = None
         self._end_is_told = False
 
@@ -411,7 +411,7 @@ class Shard:
             unavailable = ("bad-time", f"no usable time at node {self._identity.node}: {problem.message}")
         if self._chain.deposed is not None:
             unavailable = ("deposed", self._chain.deposed.reason)
-        elif self._stopped is not None or self._chain.number == 0:
+        elif self._end is not None or self._chain.number == 0:
             unavailable = ("not-running", f"shard {self._identity.shard} at node {self._identity.node} is not running")
         if turn is None or unavailable is not None:
             assert unavailable is not None

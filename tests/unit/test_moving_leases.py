@@ -14,7 +14,7 @@ from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
 from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
-from appliance.lease.wire import Granted, Inspect, LeasePage, Renew, Unavailable, Upgrade
+from appliance.lease.wire import Granted, Inspect, LeasePage, Renew, Revoke, Unavailable, Upgrade
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, payloads, publish
@@ -327,6 +327,10 @@ def test_shard_that_leaves_ends_no_lease_above_its_last_record(site: MovingSite)
     assert isinstance(site.old.stop_orderly(), InDoubt)
     site.time.midpoint_ns = lease.expiry_ns + 10 * SECOND
     assert site.leases(OLD) == 1  # a turn that comes between ends nothing either
+    by = lease.signed.witness().holder
+    revoke = Revoke(request_id=b"r" * 16, domain="d", correlation_id=lease.correlation_id, by=by)
+    (refused,) = site.old.turn([revoke])
+    assert isinstance(refused, Unavailable)
     end = site.old.stop_orderly()
     assert isinstance(end, StoppedOrderly)
     ends = [each for each in site.ledger_of(OLD) if isinstance(each, Ended)]

@@ -19,6 +19,7 @@ from tests.simulation.scenarios_leases import (
     takers,
 )
 from tests.simulation.scenarios_lending import lending
+from tests.simulation.scenarios_maintenance import maintenance
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_objects import elsewhere, objects
 from tests.simulation.scenarios_policies import policies
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         contenders,
         moves,
         heirs,
+        maintenance,
         restarts,
         policies,
         rotations,

@@ -66,19 +66,19 @@ def moves(seed: int, *, traced: bool = False) -> World:
     world.history.reliable = False
     street.populate(lambda process: Daemon(street, process, LOOK_NS).run)
     world.routes_of = lambda kit: Routes(street, kit, Maps(kit), NodeHost(street, kit))
-    plans: list[Plan] = [_plan(street, chance.random(), chance.choice((1, 2, 3))) for _ in range(2 if brief else 3)]
+    plans: list[Plan] = [plan(street, chance.random(), chance.choice((1, 2, 3))) for _ in range(2 if brief else 3)]
     pace: Span = chance.choice((100, 800)) * MS
     world.spawn(NODES[5], "mover", lambda process: Mover(street, process, plans, pace).run, restarts=9)
     if restarts:  # with no clock that steps back between the look at it and the first signature
         at = SECOND // 4
         while at < conditions.lasts_ns - SECOND:
             at += int((1 + 1.5 * chance.random()) * SECOND)
-            begin = _restart(street, chance.choice(street.nodes), int((0.05 + 0.3 * chance.random()) * SECOND))
+            begin = restart(street, chance.choice(street.nodes), int((0.05 + 0.3 * chance.random()) * SECOND))
             world.scheduler.call_at(world.scheduler.start_ns + at, begin)
     if not only:
         for _ in range(chance.choice((0, 1, 2, 3))):
             at, span = int(chance.random() * conditions.lasts_ns), int((0.2 + 3 * chance.random()) * SECOND)
-            begin = _fault(street, chance.choice(street.nodes), span, chance.random())
+            begin = fault(street, chance.choice(street.nodes), span, chance.random())
             world.scheduler.call_at(world.scheduler.start_ns + at, begin)
     world.spawn(
         NODES[3],
@@ -92,7 +92,7 @@ def moves(seed: int, *, traced: bool = False) -> World:
     return world
 
 
-def _plan(street: Street, kind: float, count: int) -> Plan:
+def plan(street: Street, kind: float, count: int) -> Plan:
     nodes = street.nodes
     if kind < 0.5:
         return lambda before: moved(before, {0: nodes[(before.number + count) % len(nodes)]})
@@ -103,7 +103,7 @@ def _client(world: World, kind: type[Application]) -> Callable[[Process], Callab
     return lambda process: kind(world, process, DOMAINS[1:], LOGS[:1], 10**6).run
 
 
-def _restart(street: Street, node: str, span: Span) -> Callable[[], None]:
+def restart(street: Street, node: str, span: Span) -> Callable[[], None]:
     def begin() -> None:
         street.world.scheduler.note("  a restart:", node)
         street.restart(node, span)
@@ -111,7 +111,7 @@ def _restart(street: Street, node: str, span: Span) -> Callable[[], None]:
     return begin
 
 
-def _fault(street: Street, node: str, span: Span, kind: float) -> Callable[[], None]:
+def fault(street: Street, node: str, span: Span, kind: float) -> Callable[[], None]:
     def begin() -> None:
         if kind < 0.4:
             street.kill(node, span)

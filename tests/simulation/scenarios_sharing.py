@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
 
-def _with_writer(world: World, node: str, patience_ns: Span, writers: int, restarts: int) -> None:
+def with_writer(world: World, node: str, patience_ns: Span, writers: int, restarts: int) -> None:
     """Give all processes a way to the writer of their node, and one node a writer."""
     sockets: dict[str, Socket] = {}
     world.door_of = lambda kit: SimulatedDoor(kit, sockets, patience_ns)
@@ -57,7 +57,7 @@ def batching(seed: int, *, traced: bool = False) -> World:
     ahead = world.policy.grace_ns + world.policy.span_ns
     for node in NODES[1:]:
         world.times[node].set_forward(ahead if chance.random() < 0.8 else ahead + world.policy.rack_ns)
-    _with_writer(world, NODES[0], chance.choice((5, 30, 300)) * MS, chance.choice((1, 2)), restarts=2)
+    with_writer(world, NODES[0], chance.choice((5, 30, 300)) * MS, chance.choice((1, 2)), restarts=2)
     for n in range(chance.choice((2, 3))):
         world.spawn(NODES[0], f"writer {n}", lambda process: Writer(world, process, (log,), 3).run, restarts=1)
     for n in range(chance.choice((1, 2))):
@@ -94,7 +94,7 @@ def hinted(seed: int, *, traced: bool = False) -> World:
     logs = some_logs(chance)
     domains = DOMAINS[: chance.choice((1, 2, 2))]
     if chance.random() < 0.3:
-        _with_writer(world, NODES[1], 300 * MS, 1, restarts=2)
+        with_writer(world, NODES[1], 300 * MS, 1, restarts=2)
     for n in range(3 if brief else 4):
         kind = chance.choice((Narrow, Narrow, Narrow, Forgetful))
         world.spawn(NODES[1 + n % 2], f"{kind.__name__.lower()} {n}", _client(world, kind, domains, logs), restarts=2)

@@ -31,10 +31,17 @@ OVERLAPS = (None, 0, 500 * MS, 2 * SECOND)
 class Registrar:
     """Rotates keys of nodes, and revokes some of those that were replaced."""
 
-    def __init__(self, world: World, nodes: Sequence[str], rotations: int) -> None:
-        """Take whose keys change; ``rotations``: how often."""
+    def __init__(
+        self,
+        world: World,
+        nodes: Sequence[str],
+        rotations: int,
+        taken_up: Callable[[str, Purpose, Signer], object] = lambda *_: None,
+    ) -> None:
+        """Take whose keys change; ``rotations``: how often. ``taken_up`` is told who signs with what from then on."""
         self._world = world
         self._nodes = nodes
+        self._taken_up = taken_up
         self._chance = world.scheduler.stream("registrar")
         console = SimulatedMount(world.server, "the console")
         self._console = console.scheduler = Scheduler("the console", start_ns=0, end_ns=0, steps_max=0)
@@ -91,6 +98,7 @@ class Registrar:
         world.keys[node][purpose] = key
         world.scheduler.note("takes up", f"its new {purpose} key: {node}")
         self._ends(node, purpose)
+        self._taken_up(node, purpose, key)
         if purpose is Purpose.TIME:
             world.times[node].rekey(key)
             return

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Call
     from tests.simulation.scheduler import Actor
     from tests.simulation.world import World
+    from timeagent.keys import KeyInUse, Purpose, Signer
     from timeagent.units import Instant, Span
 
 type Files = dict[tuple[Machine, int], tuple[apsw.Connection, str]]
@@ -76,6 +77,8 @@ class Street:
         """What keeps the turns of shards; None: nothing does."""
         self.boots: dict[Machine, str] = {}
         """Of machines that have begun anew."""
+        self.keys_in_use: list[tuple[str, Purpose, KeyInUse]] = []
+        """What processes sign with that take a next key up without being started again."""
         self.clones: list[Door] = []
         """The doors of cloned machines: who looks for their node may come there."""
         self.told: dict[Process, Callable[[], object]] = {}
@@ -193,6 +196,12 @@ class Street:
         self._fails(node, "mount", until)
         mount = self.world.mounts[node]
         mount.cut_until = max(mount.cut_until, until)
+
+    def take_up(self, node: str, purpose: Purpose, key: Signer) -> None:
+        """Let all processes of a node sign with a new key."""
+        for whose, what, in_use in self.keys_in_use:
+            if (whose, what) == (node, purpose):
+                in_use.use(key, None)
 
     # -- when all that is over -----------------------------------------------------------------------------------------
 

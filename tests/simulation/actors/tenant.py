@@ -279,7 +279,7 @@ class NodeHost(ShardHost):
             kit.storage,
             kit.records,
             settings,
-            _Keys(street.world, kit.context.node),
+            _Keys(street, kit.context.node),
             kit.time,
             kit.policy,
             nothing,
@@ -296,6 +296,7 @@ class NodeHost(ShardHost):
         world, identity = self._world, running._identity
         now = world.scheduler.now
         store: Any = running._store
+        running._eviction.domains_max = world.domains_max
         resumed = self._going_on
         world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases, resumed))
         if resumed and running._log is None:  # what is kept turn by turn is left by nobody
@@ -408,14 +409,15 @@ class _Settings:
 
 
 class _Keys(OwnKeys):
-    """Its keys, which no rotation replaces."""
+    """Its keys, as they are and as they come."""
 
-    def __init__(self, world: World, node: str) -> None:
+    def __init__(self, street: Street, node: str) -> None:
         self.node = node
         self.keys = {}
         self._keyring = None
         self._lock = Lock()
-        self.time, self.witness = (KeyInUse(world.founded.keys[node][each]) for each in (Purpose.TIME, Purpose.WITNESS))
+        self.time, self.witness = (KeyInUse(street.world.keys[node][each]) for each in (Purpose.TIME, Purpose.WITNESS))
+        street.keys_in_use += [(node, Purpose.TIME, self.time), (node, Purpose.WITNESS, self.witness)]
 
 
 class Daemon:

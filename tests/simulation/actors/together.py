@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from appliance.formats.lease import Mode
 from appliance.lease.wire import Revoke
 from tests.simulation.actors.processes import Kit
-from tests.simulation.actors.session import Application, SessionKit
-from tests.simulation.network import SimulatedTransport
+from tests.simulation.actors.session import Application, SessionKit, SimulatedRoutes
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS
 
@@ -44,6 +43,8 @@ class Operator:
 
     def run(self) -> None:
         kit = Kit(self._world, self._process)
+        routes_of = self._world.routes_of
+        routes = SimulatedRoutes(self._world, self._process) if routes_of is None else routes_of(kit)
         for _ in range(self._turns):
             kit.pause(600 * MS)
             history = self._world.history
@@ -58,7 +59,7 @@ class Operator:
                 correlation_id=lease.correlation_id,
                 by=lease.signed.witness().holder,
             )
-            transport = SimulatedTransport(self._world.network, self._process, lease.shard)
+            transport = routes.transport(lease.shard)
             try:
                 transport.call([request], self._world.policy.attempt_timeout_ns)
             except ShardUnavailable as problem:

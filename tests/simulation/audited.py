@@ -33,7 +33,7 @@ KEY_CODES = frozenset({"ended-key"})
 LEDGER_CODES = frozenset({"chain-gap", "ledger-gap", "missing-ledger", "truncated-ledger"})
 """What may be doubted where ledger blocks did not reach the mount."""
 
-KEY_DOUBTS = LEDGER_CODES | {"grant-without-right"}
+KEY_DOUBTS = LEDGER_CODES | {"grant-without-right", "chain-fork"}
 """What may be doubted where ledger blocks and ceiling records were signed with a key that had ended."""
 
 

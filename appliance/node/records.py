@@ -55,6 +55,7 @@ class StoredChain:
         self._path = path
         self._check = check
         self._junk: set[int] = set()
+        """Numbers under which is what nobody published, as of the last listing: each was logged."""
 
     def path_of(self, number: int) -> str:
         """Return where a record is."""
@@ -66,19 +67,27 @@ class StoredChain:
         The newest records of a chain are never pruned, so that none of them stands behind a gap.
         """
         names = self._storage.list_afresh(self._path)
-        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - self._junk)
+        there = {number for name in names or () if (number := parse_record_name(name))}
+        # One that was deleted, as the log says, may have been published since.
+        self._junk = {number for number in self._junk & there if self._refused(number) is not None}
+        numbers = sorted(there - self._junk)
         while numbers and numbers[-1] - 1 != (numbers[-2] if len(numbers) > 1 else 0):
-            number = numbers[-1]
-            data = self.read(number)
-            try:
-                if data is not None:  # one that is gone by now was there when it was listed
-                    self._check(data, self.path_of(number), number)
-            except (Damaged, NotTrusted) as problem:  # a record was linked whole, or never
-                _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
-                self._junk.add(numbers.pop())
-            else:
+            problem = self._refused(numbers[-1])
+            if problem is None:
                 break
+            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+            self._junk.add(numbers.pop())
         return numbers
+
+    def _refused(self, number: int) -> Damaged | NotTrusted | None:
+        """Return why a number that was listed is no record: a record was linked whole, or never. Touches the mount."""
+        data = self.read(number)
+        try:
+            if data is not None:  # one that is gone by now was there when it was listed
+                self._check(data, self.path_of(number), number)
+        except (Damaged, NotTrusted) as problem:
+            return problem
+        return None
 
     def read(self, number: int) -> bytes | None:
         """Return a record's bytes, or None where there is none. Touches the mount."""

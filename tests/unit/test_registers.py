@@ -311,3 +311,19 @@ def test_junk_in_a_chain_counts_for_nobody(storage: MemoryStorage, records: int)
         assert chain.link(number, b"record")
     storage.files[f"chain/{record_name(JUNK)}"] = b"junk"
     assert StoredChain(storage, "chain").list_afresh() == list(range(1, records + 1))
+
+
+# Whoever finds junk is told to delete it: its number is published some day, by a revocation perhaps.
+@pytest.mark.parametrize("seen_gone", [True, False])
+def test_number_that_was_junk_counts_once_it_is_deleted_and_published(
+    registers: Registers, storage: MemoryStorage, *, seen_gone: bool
+) -> None:
+    other, path = again(registers, storage), f"policy/{record_name(3)}"
+    storage.files[path] = b"junk"
+    assert other.newest_number(Kind.POLICY) == 1
+    assert registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=2), ROOT_KEY)
+    del storage.files[path]
+    if seen_gone:
+        assert other.newest_number(Kind.POLICY) == 2
+    assert registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=3), ROOT_KEY)
+    assert other.newest_number(Kind.POLICY) == 3

@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -199,7 +199,7 @@ def load_settings(directory: Path) -> Settings:
     for node, address in raw.peers.items():
         if not address.startswith(UNIX):
             raise _bad(f"{path}: peers.{node} is {address!r}", "an address begins with unix:")
-        peers[check_node(node)] = Path(address.removeprefix(UNIX))
+        peers[_checked(path, "peers", check_node, node)] = Path(address.removeprefix(UNIX))
     endpoints = () if raw.etcd is None else raw.etcd.endpoints
     wrong = [each for each in endpoints if not _is_endpoint(each)]
     if wrong or (raw.etcd is not None and not endpoints):
@@ -208,8 +208,8 @@ def load_settings(directory: Path) -> Settings:
     socket = raw.http.startswith(UNIX)
     return Settings(
         directory,
-        check_node(raw.node),
-        parse_root(raw.root),
+        _checked(path, "node", check_node, raw.node),
+        _checked(path, "root", parse_root, raw.root),
         parse_public_line(raw.root_key, str(path)),
         Path(raw.runtime) if raw.runtime else None,
         peers,
@@ -228,8 +228,13 @@ def _bad(what: str, way_out: str) -> BadConfiguration:
 
 
 def _address(path: Path, entry: str, text: str) -> Address | None:
+    return _checked(path, entry, parse_address, text) if text else None
+
+
+def _checked[T](path: Path, entry: str, check: Callable[[str], T], text: str) -> T:
+    """Return what an entry says. Raises BadConfiguration, which names it, where ``check`` raises BadRequest."""
     try:
-        return parse_address(text) if text else None
+        return check(text)
     except BadRequest as problem:
         raise _bad(f"{path}: {entry}: {problem.message}", problem.hint) from None
 

@@ -102,6 +102,9 @@ def test_addresses_and_choices_are_read_back_as_they_were_written(tmp_path: Path
             f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[peers]\nb = "tcp:x"',
             "tcp:x",
         ),
+        (f'node = "Node 1"\nroot = "/r"\nroot_key = "{KEY_LINE}"', "Node 1"),
+        (f'node = "n"\nroot = "s3://"\nroot_key = "{KEY_LINE}"', "s3://"),
+        (f'node = "n"\nroot = "/r"\nroot_key = "{KEY_LINE}"\n[peers]\nB_2 = "unix:/run/x"', "B_2"),
     ],
 )
 def test_bad_settings_are_refused_naming_the_file_and_the_entry(tmp_path: Path, text: str, names: str) -> None:

@@ -13,7 +13,7 @@ from threading import Event, Lock, Thread
 from typing import ClassVar, Final
 
 from timeagent.clock import Clock
-from timeagent.errors import BadRequest, BadTime, TenureError
+from timeagent.errors import BadRequest, BadTime, Environment, TenureError
 from timeagent.keys import Purpose
 from timeagent.keys import key_id as id_of
 from timeagent.trust import Keyring
@@ -24,6 +24,7 @@ from ..formats.names import Address, parse_address
 from ..formats.policy import Policy
 from ..formats.shardmap import ShardMap
 from .records import Registers
+from .runtime import begin
 
 _log = logging.getLogger(__name__)
 
@@ -59,11 +60,12 @@ class RecordWatch(ABC):
         """How often the newest record could not be read, or somebody who was told of it failed."""
 
     def start(self) -> None:
-        """Begin to look, in a thread of its own. Idempotent."""
+        """Begin to look, in a thread of its own. Idempotent. Raises Environment; it may be called again then."""
         with self._lock:
             if self.thread is None and not self._closing.is_set():
-                self.thread = Thread(target=self._run, name=f"tenure-{self.NAME}", daemon=True)
-                self.thread.start()
+                thread = Thread(target=self._run, name=f"tenure-{self.NAME}", daemon=True)
+                begin(thread)
+                self.thread = thread
 
     def look(self) -> None:
         """Have the newest record read soon. Never blocks."""
@@ -107,12 +109,14 @@ class MapWatch(RecordWatch):
         """The newest map known."""
 
     def look(self) -> None:
-        self.start()
+        with contextlib.suppress(Environment):  # no more threads: whoever asks next tries again
+            self.start()
         super().look()
 
     def keep_looking(self) -> None:
-        """Look unasked from now on, as a daemon does. Idempotent."""
+        """Look unasked from now on, as a daemon does. Idempotent. Raises Environment."""
         self._every_ns = look_ns(self._registers)
+        self.start()
         self.look()
 
     def _take_newest(self) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.admin import moving
 from appliance.admin.trust import move_node, revoke_node
 from appliance.formats.names import Address
-from appliance.node.record_watch import TrustWatch
+from appliance.node.record_watch import MapWatch, TrustWatch
 from appliance.node.records import Registers
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, sites, wait_until
@@ -112,3 +114,19 @@ def test_thread_looks_by_itself_and_sooner_when_asked(site: Site) -> None:
     wait_until(SystemClock(), lambda: watched.watch.refuses(watched.key) is not None)
     watched.watch.close()
     watched.watch.close()
+
+
+def test_look_for_which_there_was_no_thread_is_made_when_somebody_asks_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    maps = MapWatch(site.registers, site.registers.newest_map())
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", no_thread)
+        maps.look()
+    moving.begin(site.registers, site.root_key, lambda newest: moving.moved(newest, {0: "node2"}))
+    maps.look()
+    wait_until(SystemClock(), lambda: maps.newest.number == 2)
+    maps.close()

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
-from timeagent.errors import TenureError
+from timeagent.errors import Environment, TenureError
 from timeagent.units import MINUTE, MS, SECOND, Instant, Span, TimeInterval
 
 from ..bag.logs import names_there, open_log
@@ -23,6 +23,7 @@ from ..bag.metronome import Metronome, Packing
 from ..bag.ports import BagContext, wake_nobody
 from ..formats.birth import store_of
 from ..formats.paths import Grid
+from ..node.runtime import begin
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class _Paced:
 
 
 type Apart = Callable[[str, Callable[[], object]], object]
-"""Does something for the logs of a store, by its name, so that no other store waits for it."""
+"""Does something for the logs of a store, by its name, so that no other store waits for it. Raises Environment."""
 
 
 class StoreThreads:
@@ -76,11 +77,15 @@ class StoreThreads:
         self._waiting: dict[str, SimpleQueue[Callable[[], object]]] = {}
 
     def __call__(self, store: str, do: Callable[[], object]) -> None:
-        """Let the store's thread do it, when all that was handed in before is done. ``do`` raises nothing."""
+        """Let the store's thread do it, when all that was handed in before is done. ``do`` raises nothing.
+
+        Raises Environment where this process may have no more threads.
+        """
         waiting = self._waiting.get(store)
         if waiting is None:
-            waiting = self._waiting[store] = SimpleQueue()
-            Thread(target=self._run, args=(waiting,), name="tenure-pace", daemon=True).start()
+            waiting = SimpleQueue()
+            begin(Thread(target=self._run, args=(waiting,), name="tenure-pace", daemon=True))
+            self._waiting[store] = waiting
         waiting.put(do)
 
     @staticmethod
@@ -136,7 +141,7 @@ class Pace:
         for name in self._due(now):
             store = self._logs[name].store
             if store:
-                self._apart(store, partial(self._turn_apart, name, now))
+                self._hand_over(store, name, now)
             else:
                 self._set_due(name, self._turn(name, now))
 
@@ -149,6 +154,13 @@ class Pace:
                 self._logs[name].due_ns = _TAKEN
                 found.append(name)
         return found
+
+    def _hand_over(self, store: str, name: str, now: TimeInterval) -> None:
+        try:
+            self._apart(store, partial(self._turn_apart, name, now))
+        except Environment as problem:
+            _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
+            self._set_due(name, now.latest + RETRY_NS)
 
     def _turn_apart(self, name: str, now: TimeInterval) -> None:
         try:

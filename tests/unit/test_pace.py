@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +17,7 @@ from appliance.bag.roots import PlacedStorage
 from appliance.bag.writing import Committed
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
-from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
+from appliance.daemon.pace import NEW_LOGS_NS, RETRY_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
 from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, LOGS, SEAL, Grid
 from appliance.node.runtime import Wakes
@@ -418,3 +418,23 @@ def test_what_breaks_in_the_thread_of_a_store_is_raised_by_the_beat() -> None:
     wait_until(SystemClock(), lambda: not pace._done.empty())
     with pytest.raises(AssertionError, match="a mistake"):
         pace.beat()
+
+
+def test_store_for_which_there_is_no_thread_is_turned_to_again_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    root, elsewhere = MemoryStorage(), MemoryStorage()
+    world = PacedWorld(PlacedStorage(root, lambda _: elsewhere))
+    (node,) = world.nodes
+    create_log(BagContext(root, world.time, world.records, "n1"), "far", store=Store("/srv/far", elsewhere))
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", no_thread)
+        bag = written(node)
+        world.run(bag.due_ns + LATE_NS - world.time.midpoint_ns)
+        assert f"{bag.path}/{LOCK}" in root.files, "the logs at the root go on"
+    world.run(2 * RETRY_NS)
+    wait_until(SystemClock(), lambda: not node.pace._done.empty())
+    node.pace.beat()

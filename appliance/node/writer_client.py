@@ -17,7 +17,7 @@ from threading import Lock, Thread
 from typing import Final, Protocol
 
 from timeagent.clock import NodeTime
-from timeagent.errors import Damaged, TenureError
+from timeagent.errors import Damaged, Environment, TenureError
 from timeagent.units import SECOND, span_text
 
 from ..bag.closedbags import ListedFiles
@@ -27,6 +27,7 @@ from ..formats.framing import pieces
 from ..formats.paths import Bag, Grid
 from ..formats.policy import PolicyNumbers
 from . import writer_wire as wire
+from .runtime import begin
 
 RETRY_NS: Final = SECOND
 """How long nobody is called again who did not listen."""
@@ -131,7 +132,11 @@ class NodeWriterClient:
         connection.settimeout(None)
         line = wire.Line(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
         link = _Link(line, welcome.incarnation)
-        Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True).start()
+        try:
+            begin(Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True))
+        except Environment:  # nobody would hear the answers: write oneself
+            connection.close()
+            return None
         return link
 
     def _listen(self, link: _Link) -> None:

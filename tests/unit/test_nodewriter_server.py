@@ -15,7 +15,7 @@ from appliance.bag.logs import Store, create_log
 from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
-from appliance.node.writer_client import Doubt, NodeWriterClient
+from appliance.node.writer_client import RETRY_NS, Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
 from appliance.node.writer_wire import Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
@@ -178,6 +178,22 @@ def test_what_would_spoil_the_file_for_others_is_not_taken(
     assert log.files == []
     file = node.file()
     assert client.submit(file.bag, file.data) == Committed(), "the connection is not the frames' fault"
+
+
+def test_process_that_may_have_no_more_threads_hands_nothing_in_and_is_told_so(
+    client: NodeWriterClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = node.file()
+    begin = Thread.start
+
+    def begin_but_that(thread: Thread) -> None:
+        (refuse_to_start if thread.name == "tenure-writer-answers" else begin)(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", begin_but_that)
+        assert client.submit(file.bag, file.data) is None, "it writes for itself"
+    node.time.advance(RETRY_NS)
+    assert client.submit(file.bag, file.data) == Committed()
 
 
 def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path: Path, node: Node) -> None:

@@ -8,7 +8,7 @@ import random
 import threading
 from contextlib import closing
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from appliance.bag.ports import Storage
     from appliance.formats.chains import CeilingRecord
 
 
@@ -430,3 +431,35 @@ def test_shard_whose_database_is_damaged_is_replaced_by_a_new_incarnation(
         assert replaced is not None
         assert replaced is not hosted
     assert "shard-broken" in caplog.text
+
+
+class Hanging(WrappedStorage):
+    """Says nothing of ceiling chains until it is told to."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.answers, self.asked = Event(), Event()
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        if path.startswith("shards"):
+            self.asked.set()
+            assert self.answers.wait(60), f"{verb} {path}"
+        return call()
+
+
+# Whoever looks is the daemon's HTTP door, which says whether it is all right, and its main loop.
+def test_who_looks_which_shards_run_here_does_not_wait_for_one_that_begins_on_a_mount_that_hangs(site: Site) -> None:
+    storage = Hanging(site.storage)
+    with site.open(storage=storage) as cluster:
+        host = cluster.routes.host
+        begins, looks = Thread(target=host.try_host, args=(0, cluster.map)), Thread(target=host.everything)
+        begins.start()
+        assert storage.asked.wait(20)
+        looks.start()
+        looks.join(2)
+        waits = looks.is_alive()
+        storage.answers.set()
+        begins.join(20)
+        looks.join(20)
+        assert not waits
+        assert list(host.everything()) == [0]

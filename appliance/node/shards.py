@@ -554,8 +554,7 @@ class ShardHost:
         if maps is not None and hosted is not None:
             maps.look()
             if (newest := maps.newest).number > hosted.shard.going_by:
-                name = f"tenure-map-{shard}"
-                self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
+                self._beside(shard, f"tenure-map-{shard}", lambda: self._go_on(shard, newest))
                 return
         give_up, why = self.suspend, None if hosted is None else hosted.ended()
         if why:
@@ -568,4 +567,11 @@ class ShardHost:
             why, give_up = self.keys_end(), self.leave
         if why is not None:
             _log.info("shard-gives-way shard=%d reason=%s", shard, why)
-            self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: give_up(shard))
+            self._beside(shard, f"tenure-leave-{shard}", lambda: give_up(shard))
+
+    def _beside(self, shard: int, name: str, body: Callable[[], object]) -> None:
+        """Begin something beside a shard's loop. Without a thread for it the loop goes on, and looks again soon."""
+        try:
+            self._leaving[shard] = self._shard_runtime.spawn(name, body)
+        except Environment as problem:
+            _log.warning("shard-stays shard=%d code=%s reason=%s", shard, problem.code, problem.message)

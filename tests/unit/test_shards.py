@@ -21,7 +21,7 @@ from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrder
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.wire import NEWER_MAP
 from appliance.lease.witness_ledger import LedgerSpool
-from appliance.node.hosted_shard import HostedShard, ShardRuntime
+from appliance.node.hosted_shard import HostedShard, ShardRuntime, in_thread
 from appliance.node.records import StoredChain
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, as_daemon, fast_policy, sites, wait_until
@@ -463,3 +463,28 @@ def test_who_looks_which_shards_run_here_does_not_wait_for_one_that_begins_on_a_
         looks.join(20)
         assert not waits
         assert list(host.everything()) == [0]
+
+
+# The daemon has begun: what an application has for it must not be lost for want of a thread.
+def test_application_without_another_thread_gives_its_shard_to_the_daemon_once_it_may_have_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = Event()
+
+    def no_thread(*_: object) -> None:
+        tried.set()
+        raise Environment("no-threads", "no more threads")
+
+    with site.open() as application:
+        host = application.routes.host
+        assert host.try_host(0, application.map)
+        hosted = host.everything()[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardRuntime, "daemon_runs", lambda _: True)
+            patch.setattr(ShardRuntime, "spawn", no_thread)
+            assert tried.wait(20)
+            tried.clear()
+            assert tried.wait(20), "it is tried again"
+            assert hosted.ended() is None
+            patch.setattr(ShardRuntime, "spawn", lambda _, name, body: in_thread(name, body))
+            wait_until(SystemClock(), lambda: host.hosted(0) is None)

@@ -81,7 +81,8 @@ class Node:
         self._only: LocalLock | None = None
         self._until_stop, self._until_close = ExitStack(), ExitStack()
         self._said: tuple[str, int] = ("", 0)
-        self._trusted_ns = 0
+        self._doubted_ns: int | None = None
+        """Since when each look has said that this node's keys end; None: the last one did not."""
         self.awaited: dict[int, str] = {}
         """This node's shards that did not begin with it, and have not yet, each with what is waited for."""
 
@@ -219,7 +220,6 @@ class Node:
         whoever supervises the daemon starts the next incarnation. A shard that another node has taken over is waited
         for (``failover.py``).
         """
-        self._trusted_ns = self._cluster.time.boot_ns()
         # Not stop.wait(): a signal handler that sets the event while this thread is inside wait() would block for ever
         # on the lock that wait() holds.
         while not stop.is_set():
@@ -245,13 +245,16 @@ class Node:
     def _check_trusted(self) -> None:
         """Raise NotTrusted for a node whose keys are revoked, or end, so early that its shards still stop in order.
 
-        A rotation that is under way has its time: the record comes first, then the keys.
+        A rotation that is under way has its time: the record comes first, then the keys. It counts from the first look
+        that says so: the one before may have been long ago, if the mount took its time with a beat.
         """
         boot = self._cluster.time.boot_ns()
         why = self._cluster.routes.host.keys_end()
         if why is None:
-            self._trusted_ns = boot
-        elif boot - self._trusted_ns >= TRUST_NS:
+            self._doubted_ns = None
+        elif self._doubted_ns is None:
+            self._doubted_ns = boot
+        elif boot - self._doubted_ns >= TRUST_NS:
             self._cluster.routes.host.drains = True  # nobody goes on here with what it keeps
             raise self._cluster.keys.not_trusted(why)
 

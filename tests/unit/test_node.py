@@ -12,14 +12,14 @@ import pytest
 
 from appliance.admin.membership import enroll
 from appliance.cluster import Cluster
-from appliance.daemon.daemon import Node
+from appliance.daemon.daemon import TRUST_NS, Node
 from appliance.doctor.health import not_well
 from appliance.formats.names import Address
 from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until
 from tests.support.ports import free_port
 from timeagent.clock import SystemClock
-from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.errors import BadTime, Environment, NotTrusted, ShardUnavailable
 from timeagent.notify import Notifier
 from timeagent.units import SECOND
 
@@ -282,3 +282,43 @@ def test_supervisor_is_told_by_a_daemon_with_shards_and_by_one_without(site: Sit
         run_until(node, bare, "WATCHDOG=1")
         node.stop()
     node.close()
+
+
+# What looks as if the keys had ended for as long as a beat took is a rotation's first half: the record, not the keys.
+def test_rotation_that_is_under_way_has_its_time_however_long_a_beat_took(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats, stop = 0, Event()
+    with site.open() as cluster:
+        node, boot_ns = Node(cluster), cluster.time.boot_ns
+        monkeypatch.setattr(cluster.time, "boot_ns", lambda: boot_ns() + beats * 2 * TRUST_NS)
+        monkeypatch.setattr(
+            cluster.routes.host, "keys_end", lambda: "its next key is not there yet" if beats == 1 else None
+        )
+
+        def beat() -> None:
+            nonlocal beats
+            beats += 1
+            if beats == 3:
+                stop.set()
+
+        node.pace.beat = beat  # type: ignore[method-assign]
+        node.run(stop)
+    assert beats == 3
+
+
+def test_node_whose_keys_have_ended_for_a_while_ends(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats = 0
+    with site.open() as cluster:
+        node, boot_ns = Node(cluster), cluster.time.boot_ns
+        monkeypatch.setattr(cluster.time, "boot_ns", lambda: boot_ns() + beats * TRUST_NS)
+        monkeypatch.setattr(cluster.routes.host, "keys_end", lambda: "they are revoked")
+
+        def beat() -> None:
+            nonlocal beats
+            beats += 1
+
+        node.pace.beat = beat  # type: ignore[method-assign]
+        with pytest.raises(NotTrusted, match="they are revoked"):
+            node.run(Event())
+    assert beats == 1

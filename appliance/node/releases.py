@@ -73,7 +73,7 @@ class Releases:
         if addresses is None:
             return [unknown("other nodes", "no answer yet", "wait a moment")]
         known = {**self.known, self._node: self.own}
-        silent = {node: address for node, address in addresses.items() if known[node] is None}
+        silent = {node: address for node, address in addresses.items() if known.get(node) is None}
         return [judge_reached([node for node in addresses if node not in silent], silent), judge_releases(known)]
 
     def _of(self, node: str) -> str | None:
@@ -94,7 +94,8 @@ class Releases:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self.look()
+            with contextlib.suppress(RuntimeError):  # this process may have no more threads: asked again next time
+                self.look()
             self._closed.wait(self.period_ns / SECOND)
 
 

@@ -15,13 +15,15 @@ from appliance.cluster import Cluster
 from appliance.daemon.daemon import TRUST_NS, Node
 from appliance.doctor.health import not_well
 from appliance.formats.names import Address
+from appliance.node.releases import Releases
 from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until
 from tests.support.ports import free_port
+from tests.support.values import CLUSTER, TIME_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment, NotTrusted, ShardUnavailable
 from timeagent.notify import Notifier
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -322,3 +324,66 @@ def test_node_whose_keys_have_ended_for_a_while_ends(site: Site, monkeypatch: py
         with pytest.raises(NotTrusted, match="they are revoked"):
             node.run(Event())
     assert beats == 1
+
+
+class Others:
+    """A trust record of which a node is taken out."""
+
+    def __init__(self) -> None:
+        self.there = ["node1", "node2", "node3"]
+
+    def nodes(self) -> list[str]:
+        return self.there
+
+    def address_of(self, node: str) -> str:
+        return f"{node}:7420"
+
+
+class Looked(Releases):
+    """Is asked how the others are while the last look is being noted."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if hasattr(self, "thread"):
+            self.checks()
+
+    def _of(self, node: str) -> str | None:
+        return "1" if node == "node2" else None
+
+
+def releases(kind: type[Releases], others: Others) -> Releases:
+    return kind("node1", TIME_KEY, CLUSTER, others, SystemClock(), "1")  # type: ignore[arg-type]
+
+
+def test_others_are_judged_while_one_of_them_leaves() -> None:
+    others = Others()
+    looked = releases(Looked, others)
+    looked.look()
+    others.there.pop()
+    looked.look()
+    assert set(looked.known) == {"node1", "node2"}
+
+
+# It is for people only: for want of a thread no node ends.
+def test_others_are_asked_again_when_there_were_no_threads_to_ask_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, begin = Event(), Thread.start
+
+    def begin_but_that(thread: Thread) -> None:
+        if thread.name.startswith("tenure-release_"):
+            tried.set()
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    looked = releases(Looked, Others())
+    monkeypatch.setattr("appliance.node.releases.LOOK_NS", 10 * MS)
+    monkeypatch.setattr("appliance.node.releases.LOOK_NS_A_NODE", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", begin_but_that)
+        looked.start()
+        assert tried.wait(20)
+        tried.clear()
+        again = tried.wait(2)
+    assert again
+    wait_until(SystemClock(), lambda: looked.known.get("node2") == "1")
+    looked.close()
+    looked.thread.join(20)

@@ -26,6 +26,7 @@ from ..node.releases import Releases
 from ..node.runtime import (
     HTTP_SOCKET,
     LocalLock,
+    begin,
     close_doors,
     daemon_lock,
     group_id,
@@ -152,7 +153,8 @@ class Node:
             )
             self._door = TlsListener(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
             thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
-            thread.start()
+            self._until_close.callback(self._door.close_all)  # also where it never begins
+            begin(thread)
             self._until_close.callback(thread.join)
             self._until_close.callback(self._door.stop)
         self._releases.start()

@@ -23,6 +23,7 @@ from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
 from ..node.hosted_shard import HostedShard, Running, Spawn, in_thread
 from ..node.routes import ShardRoutes
+from ..node.runtime import begin
 
 _log = logging.getLogger(__name__)
 
@@ -75,8 +76,10 @@ class ShardFailover:
         """How many shards were stopped here for another node."""
 
     def start(self) -> None:
-        self.thread = Thread(target=self._run, name="tenure-tenancy", daemon=True)
-        self.thread.start()
+        """Begin to choose. Raises Environment."""
+        thread = Thread(target=self._run, name="tenure-tenancy", daemon=True)
+        begin(thread)
+        self.thread = thread
 
     def close(self) -> None:
         """Choose no more; waits for a step that is under way. Idempotent."""

@@ -28,6 +28,7 @@ from timeagent.units import SECOND, Span
 from ..formats.names import Address
 from ..lease.listeners import BoundedListener, Visitor
 from ..lease.sockets import BootClock, Listener
+from ..node.runtime import begin
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ class HttpServer(BoundedListener):
         return self._listener.place
 
     def start(self) -> None:
-        self.thread.start()
+        """Begin to answer. Raises Environment."""
+        begin(self.thread)
 
     def close(self) -> None:
         """Answer nobody any more; whose page is being made has until its time is over. Idempotent."""

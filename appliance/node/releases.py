@@ -21,6 +21,7 @@ from ..lease import tls
 from ..lease.transport import TlsTransport
 from ..lease.wire import PROTOCOL_VERSION, Hello
 from .record_watch import TrustWatch
+from .runtime import begin
 
 LOOK_NS: Final[Span] = 2 * SECOND
 """How often the others are asked: with ASK_NS, a node that stands still is known within five seconds."""
@@ -86,7 +87,8 @@ class Releases:
             return None
 
     def start(self) -> None:
-        self.thread.start()
+        """Begin to ask. Raises Environment."""
+        begin(self.thread)
 
     def close(self) -> None:
         """Look no more. Does not wait for a node that does not answer. Idempotent."""

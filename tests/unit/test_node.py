@@ -387,3 +387,32 @@ def test_others_are_asked_again_when_there_were_no_threads_to_ask_them(monkeypat
     wait_until(SystemClock(), lambda: looked.known.get("node2") == "1")
     looked.close()
     looked.thread.join(20)
+
+
+# Whoever runs it is told which thread, and what there was is given up: another try is not in its own way.
+@pytest.mark.parametrize("short_of", ["map", "tenancy", "door", "releases", "http", "writer"])
+def test_daemon_for_which_there_are_no_threads_leaves_nothing_behind(
+    site: Site, monkeypatch: pytest.MonkeyPatch, short_of: str
+) -> None:
+    begin = Thread.start
+
+    def begin_but_that(thread: Thread) -> None:
+        if thread.name == f"tenure-{short_of}":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    with site.open() as cluster:
+        cluster.settings = replace(cluster.settings, listen=Address("127.0.0.1", free_port()))
+        node = Node(cluster)
+        with monkeypatch.context() as patch:
+            patch.setattr(Thread, "start", begin_but_that)
+            with pytest.raises(Environment) as refused:
+                node.start()
+        assert refused.value.code == "no-threads"
+        assert short_of in refused.value.message
+        node.stop()
+        node.close()
+        again = Node(cluster)
+        assert again.start() == [0]
+        again.stop()
+    again.close()

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Final
 
 from timeagent.errors import Environment, TenureError
-from timeagent.units import MINUTE, MS, SECOND, Instant, Span, TimeInterval
+from timeagent.units import MINUTE, MS, SECOND, Instant, Span, TimeInterval, rfc3339
 
 from ..bag.logs import names_there, open_log
 from ..bag.metronome import Metronome, Packing
@@ -43,6 +43,9 @@ whoever wakes it again meanwhile costs nothing."""
 RETRY_NS: Final[Span] = SECOND
 """A turn that failed is tried again after so long."""
 
+SET_BACK_NS: Final[Span] = MINUTE
+"""A clock that is so much behind its last beat was set: it may have been ahead, and logs wait for instants of then."""
+
 TURNS_PER_BEAT: Final = 64
 _TAKEN: Final = -1
 
@@ -59,6 +62,8 @@ class _Paced:
     """Bags that begin before this may be of processes of this machine."""
     woken: bool = False
     """Whether it was woken during its turn, in the thread of its store."""
+    outdated: bool = False
+    """Whether the clock was set back during that turn."""
 
     @property
     def store(self) -> str:
@@ -117,6 +122,8 @@ class Pace:
         self._queue: list[tuple[Instant, str]] = []
         """When each log is due, the soonest first; what is not its ``due_ns`` any more is passed over."""
         self._looked_ns: int | None = None
+        self._latest_ns: Instant = 0
+        """The latest that it could be at the last beat."""
         self._unread: set[str] = set()
         """Logs that could not be opened: whoever has woken one meanwhile is not told again."""
         self._apart = apart or StoreThreads()
@@ -136,6 +143,9 @@ class Pace:
             _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
             return
         self._take_back(now)
+        if now.latest < self._latest_ns - SET_BACK_NS:
+            self._begin_anew(now)
+        self._latest_ns = now.latest
         for name in (*self._woken(), *self._unread.intersection(self._logs)):
             self._wake(name, now)
         for name in self._due(now):
@@ -173,10 +183,28 @@ class Pace:
             name, next_ns = self._done.get()
             if isinstance(next_ns, Exception):
                 raise next_ns
-            self._set_due(name, next_ns)
-            if self._logs[name].woken:
-                self._logs[name].woken = False
+            log = self._logs[name]
+            if log.outdated:
+                self._renew(name, log, now)
+            else:
+                self._set_due(name, next_ns)
+            if log.woken:
+                log.woken = False
                 self._wake(name, now)
+
+    def _begin_anew(self, now: TimeInterval) -> None:
+        """Have every log looked at as when this began: else each waits until the clock is where it was."""
+        _log.warning("clock-set-back from=%s to=%s", rfc3339(self._latest_ns), rfc3339(now.latest))
+        for name, log in list(self._logs.items()):
+            if log.due_ns == _TAKEN:
+                log.outdated = True
+            else:
+                self._renew(name, log, now)
+
+    def _renew(self, name: str, log: _Paced, now: TimeInterval) -> None:
+        renewed = self._logs[name] = self._paced(log.grid)
+        renewed.follow_to_ns = min(log.follow_to_ns, self._in_use_to(log.grid, now))
+        self._set_due(name, 0)
 
     def _turn(self, name: str, now: TimeInterval) -> Instant:
         """Give a log its turn; return when it is due again. Touches the mount, or its store."""
@@ -211,7 +239,7 @@ class Pace:
             return
         birth = log.grid.birth
         soon_ns = now.latest + min(WOKEN_NS, birth.grace_ns // 2)
-        log.follow_to_ns = now.latest + birth.span_ns + birth.grace_ns  # the writer's clock may be ahead
+        log.follow_to_ns = self._in_use_to(log.grid, now)
         log.close_ns = min(log.close_ns, soon_ns)
         if soon_ns < log.due_ns:
             self._set_due(name, soon_ns)
@@ -234,7 +262,13 @@ class Pace:
             self._unread.add(name)
             return
         if birth is not None:
-            grid = Grid(birth)
-            metronome = Metronome(context, grid, stagger_ns=STAGGER_NS, seal_stagger_ns=SEAL_STAGGER_NS)
-            self._logs[name] = _Paced(grid, metronome, Packing(context, grid, metronome.sealer, self._keep_ns))
+            self._logs[name] = self._paced(Grid(birth))
             self._set_due(name, 0)
+
+    def _paced(self, grid: Grid) -> _Paced:
+        metronome = Metronome(self._context, grid, stagger_ns=STAGGER_NS, seal_stagger_ns=SEAL_STAGGER_NS)
+        return _Paced(grid, metronome, Packing(self._context, grid, metronome.sealer, self._keep_ns))
+
+    @staticmethod
+    def _in_use_to(grid: Grid, now: TimeInterval) -> Instant:
+        return now.latest + grid.birth.span_ns + grid.birth.grace_ns  # the writer's clock may be ahead

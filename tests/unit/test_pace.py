@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -28,10 +29,9 @@ from tests.support.shares import shares
 from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment
-from timeagent.units import MINUTE, MS, SECOND
+from timeagent.units import DAY, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from appliance.bag.metronome import PackingReport
@@ -438,3 +438,37 @@ def test_store_for_which_there_is_no_thread_is_turned_to_again_and_ends_nothing(
     world.run(2 * RETRY_NS)
     wait_until(SystemClock(), lambda: not node.pace._done.empty())
     node.pace.beat()
+
+
+# The file server's clock says then that nothing is due, and is asked again later, by that time.
+def test_clock_that_was_far_ahead_for_a_while_keeps_no_rack_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,), ahead = world.nodes, DAY
+    monkeypatch.setattr(MemoryStorage, "server_clock", lambda _, tmp: world.time.midpoint_ns - ahead)  # noqa: ARG005
+    world.time.midpoint_ns += ahead
+    world.run(3 * SECOND)
+    world.time.midpoint_ns, ahead = world.time.midpoint_ns - ahead, 0
+    bag = written(node)
+    assert closes_at(world, bag) <= bag.due_ns + LATE_NS
+    world.run(2 * DAILY.rack_ns)
+    assert f"{bag.rack.path}/{SEAL}" in server(world).files
+    assert f"{bag.rack.path}/{PACK}" in server(world).files
+
+
+def test_clock_that_is_set_back_during_a_turn_in_another_store_counts_when_that_is_over() -> None:
+    def away(_: str) -> Storage:
+        raise Environment("planted", "it is not mounted")
+
+    root, handed = MemoryStorage(), list[Callable[[], object]]()
+    world = PacedWorld(PlacedStorage(root, away), events=False)
+    context = BagContext(root, world.time, world.records, "n1")
+    create_log(context, "far", store=Store("/srv/far", MemoryStorage()))
+    pace = Pace(replace(context, storage=world.storage), list, apart=lambda _, do: handed.append(do))
+    world.time.midpoint_ns += DAY
+    pace.beat()
+    world.time.midpoint_ns -= DAY
+    pace.beat()
+    assert len(handed) == 1
+    handed[0]()
+    pace.beat()
+    assert len(handed) == 2

@@ -433,7 +433,9 @@ class ShardHost:
                 said = decode(Suspension, raw, "what a run left")
                 why = said.difference(fresh, self._shard_runtime.boot())
                 if why is None:
-                    identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
+                    identity = said.identity(fresh.release)
+                    until = self._time.boot_ns() + self._policy.lease_term_max_ns
+                    shard_map = self._until_read(lambda: self._registers.map(said.going_by), until)
                     hosted = self._begun(identity, place, shard_map, store, log, said)
                     _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                     return hosted
@@ -500,7 +502,7 @@ class ShardHost:
                 began = ceiling.InDoubt(problem.message)
             if isinstance(began, ceiling.Extended):
                 # Who ends a move meanwhile has seen the record of this run; who did before has published the map.
-                newest = shard_map if said is not None else self._registers.newest_map()
+                newest = shard_map if said is not None else self._until_read(self._registers.newest_map, until)
                 if newest.half_of(shard) in (Half.LEAVING, None):
                     running.go_by(newest)
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
@@ -515,6 +517,16 @@ class ShardHost:
                     hint="a record of its chain has to be linked first: see whether the root is writable and has room",
                 )
             self._time.sleep(PAUSE_NS)
+
+    def _until_read(self, read: Callable[[], ShardMap], until: Instant) -> ShardMap:
+        """Return a map that is needed where giving up would cost everybody a wait: a mount may fail for a moment."""
+        while True:
+            try:
+                return read()
+            except (Environment, TryAgain):
+                if self._time.boot_ns() >= until:
+                    raise
+                self._time.sleep(PAUSE_NS)
 
     def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
         pulse, on_tick = self._pulse, lambda: self._give_way(shard)

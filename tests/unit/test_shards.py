@@ -488,3 +488,39 @@ def test_application_without_another_thread_gives_its_shard_to_the_daemon_once_i
             assert hosted.ended() is None
             patch.setattr(ShardRuntime, "spawn", lambda _, name, body: in_thread(name, body))
             wait_until(SystemClock(), lambda: host.hosted(0) is None)
+
+
+class FailingMaps(WrappedStorage):
+    """Cannot say what a map is, for a number of calls, once a shard's record was linked; ``at_once``: from now on."""
+
+    times, at_once = 0, False
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        if path.startswith("shards") and verb == "publish":
+            self.at_once = True
+        if path.startswith("map") and self.at_once and self.times:
+            self.times -= 1
+            raise Environment("planted", f"{verb} {path}: Stale file handle")
+        return call()
+
+
+# It has linked its record by then: another try would have everybody wait for that one's ceiling.
+def test_shard_that_has_begun_asks_again_for_the_newest_map(site: Site) -> None:
+    storage = FailingMaps(site.storage)
+    storage.times = 3
+    with site.open(storage=storage) as cluster, cluster.session() as session:
+        assert cluster.routes.host.try_host(0, cluster.map)
+        assert storage.times == 0
+        with session.acquire("a") as (lease,):
+            assert lease.settle_to_ns == 0
+
+
+# What a run left is found once: it would be lost with all leases.
+def test_what_was_left_goes_on_by_its_map_though_that_is_read_at_the_second_try(site: Site) -> None:
+    run, storage = left_with_a_lease(site), FailingMaps(site.storage)
+    moving.begin(site.registers, site.root_key, lambda newest: moving.moved(newest, {0: "node1"}))
+    with site.open(storage=storage) as second:
+        storage.times, storage.at_once = 3, True
+        assert second.routes.host.go_on(0)
+        assert storage.times == 0
+        assert second.inspect(0)[0].incarnation == run

@@ -281,5 +281,5 @@ def save_settings(settings: Settings) -> None:
 
 
 def _quoted(value: object) -> str:
-    """Return a value as TOML: of texts, numbers, lists and what is true, JSON's words are TOML's."""
-    return msgspec.json.encode(value).decode()
+    """Return a value as TOML: of texts, numbers, lists and what is true JSON's words are TOML's, but for a bare DEL."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -37,6 +37,13 @@ def settings(directory: Path, **changes: object) -> Settings:
     return Settings(**(fields | changes))  # type: ignore[arg-type]
 
 
+# The only character that JSON's words may hold as it is, and TOML's may not.
+def test_root_with_a_delete_character_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    saved = settings(tmp_path, root=Path("/srv/a\x7fb"))
+    save_settings(saved)
+    assert load_settings(tmp_path) == saved
+
+
 @pytest.mark.parametrize("runtime", [None, Path("/run/tenure")])
 @pytest.mark.parametrize("peers", [{}, {"node2": Path("/dev/shm/x"), "n-3": Path("/dev/shm/y z")}])
 def test_settings_are_read_back_as_they_were_written(

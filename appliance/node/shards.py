@@ -161,8 +161,10 @@ class ShardHost:
                     return True
                 _log.warning("shard-ended shard=%d reason=%s", shard, why)
                 del self._hosted[shard]
-                hosted.abandon()
-                self._give_up(shard, hosted.place)
+                try:
+                    hosted.abandon()
+                finally:  # whatever its store says at the end: nobody could take the place of what is not there
+                    self._give_up(shard, hosted.place)
             if self._closed or (self._pulse is None and self._shard_runtime.daemon_runs()):
                 return False
             if (missing := self.missing_daemon(shard)) is not None:

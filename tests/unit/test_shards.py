@@ -19,6 +19,7 @@ from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
+from appliance.lease.store import LeaseStore
 from appliance.lease.wire import NEWER_MAP
 from appliance.lease.witness_ledger import LedgerSpool
 from appliance.node.hosted_shard import HostedShard, ShardRuntime, in_thread
@@ -413,6 +414,24 @@ def test_shard_that_has_ended_here_is_replaced_by_the_next_call(site: Site) -> N
         with session.acquire("a") as (lease,):
             assert lease.settle_to_ns > 0  # a new incarnation, which stands on the ceiling of the one before
         assert cluster.routes.host.everything()[0] is not hosted
+
+
+def test_shard_that_has_ended_and_cannot_be_closed_keeps_no_lock(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with site.open() as cluster:
+        host = cluster.routes.host
+        assert host.try_host(0, cluster.map)
+        hosted = host.everything()[0]
+        hosted.server.stop()
+        wait_until(SystemClock(), lambda: hosted.ended() is not None)
+        with monkeypatch.context() as patch:
+            patch.setattr(LeaseStore, "close", lambda _: broken())
+            with pytest.raises(OSError, match="Input/output error"):
+                host.try_host(0, cluster.map)
+        hosted.store.close()
+        assert host.try_host(0, cluster.map)
 
 
 # SQLite notices damage when it reads: then nothing of the database can be believed, and an empty one is as good.

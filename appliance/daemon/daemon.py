@@ -111,6 +111,7 @@ class Node:
         watches = [each.thread for each in (self._cluster.watch_trust(), self._cluster.maps, self._cluster.policy)]
         threads = [*watches, self._failover.thread, self._releases.thread, *(web.thread for web in self._webs), door]
         self._observed.threads = lambda: [*threads, *writer.threads]
+        self._observed.expect_mount()
         self._notifier.ready(self._status())
         return sorted(routes.host.everything())
 

@@ -73,7 +73,9 @@ class Observed:
         self.releases = releases
         self._host = cluster.routes.host
         self._runtime = cluster.routes.runtime
-        self._room: tuple[Room, Instant] | None = None
+        self._room: Room | None = None
+        self._answered_ns: Instant | None = None
+        """When the mount answered last, or, before it was asked, when the daemon began."""
         self.stopping = False
         self.threads: Callable[[], Sequence[Thread | None]] = tuple
         """Return those of this process that go on until it stops, beside the shards' own."""
@@ -93,7 +95,13 @@ class Observed:
         if not isinstance(root, Path):
             return
         with contextlib.suppress(OSError):
-            self._room = room_of(root), self.cluster.time.boot_ns()
+            self._room = room_of(root)
+            self._answered_ns = self.cluster.time.boot_ns()
+
+    def expect_mount(self) -> None:
+        """Have it noticed from now on if the mount does not answer, though it may never be asked for that reason."""
+        if isinstance(self.cluster.root, Path):
+            self._answered_ns = self.cluster.time.boot_ns()
 
     def running(self) -> list[HealthCheck]:
         """Return of each shard that runs here whether it goes round. One that does not is mended by a restart."""
@@ -134,10 +142,12 @@ class Observed:
             found.append(judge_clock(self.cluster.time.now().radius, "", "as this node knows it", allowed))
         except BadTime as problem:
             found.append(judge_clock(None, problem.message, "", allowed))
+        if self._answered_ns is not None:
+            silent = self.cluster.time.boot_ns() - self._answered_ns
+            if self._room is not None or silent > STILL_NS:
+                found.append(judge_mount(silent if silent > STILL_NS else None))
         if self._room is not None:
-            room, seen_ns = self._room
-            silent = self.cluster.time.boot_ns() - seen_ns
-            found += [judge_mount(silent if silent > STILL_NS else None), *judge_space(room)]
+            found += judge_space(self._room)
         return found + self.releases.checks()
 
     def room_bytes(self) -> int:

@@ -371,6 +371,24 @@ def test_mount_that_is_full_or_does_not_answer_is_no_place_to_ask(site: Site, mo
     node.close()
 
 
+# The daemon's main thread hangs with it, and never comes to ask for its room.
+def test_node_whose_mount_has_not_answered_since_it_began_is_no_place_to_ask(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        assert shown(place, "/readyz") == (200, b"ok\n")
+        monkeypatch.setattr(observed_module, "STILL_NS", SECOND // 2)
+        wait_until(CLOCK, lambda: shown(place, "/readyz")[0] == 503)
+        assert b"mount" in shown(place, "/readyz")[1]
+        assert shown(place, "/healthz") == (200, b"ok\n")
+        node.stop()
+    node.close()
+
+
 def test_door_on_tmpfs_is_there_wherever_else_the_settings_say(site: Site) -> None:
     with site.open() as cluster:
         runtime = cluster.routes.runtime

@@ -341,6 +341,7 @@ def _dropped(
     if over is None or over.witness.outcome is not LeaseOutcome.DROPPED:
         return
     entry = over.witness
+    grants = [told for told in session.told if told.witness.kind is SessionKind.GRANT]
     lowest = min((note.floor_ns for note in under), default=0)
     word = Word(session.name, "session lease", "dropped", entry.expiry_ns, entry, over.token, over.where)
     if (entry.watermark_time is None) != (entry.watermark_ns is None):
@@ -349,9 +350,8 @@ def _dropped(
         before = asked("watermark-beyond-expiry", word.watermark_ns, entry.expiry_ns)
         if not before.holds:
             yield _beyond_expiry(before, word, {})
-        grants = [told for told in session.told if told.witness.kind is SessionKind.GRANT]
         yield from check_watermark(word, grants[:1], cluster.policies)
-    first = session.told[0].head.sequence if session.told else 1
+    first = grants[0].head.sequence if grants else 1
     if not cluster.runs[over.position[2]].whole(first, over.position[3]):
         return  # nobody can tell which leases were out
     there, doubtful = sum(note.messages for note in under), sum(note.doubtful for note in under) + unknown

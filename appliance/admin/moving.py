@@ -193,23 +193,28 @@ class Finish:
             stands = f"goes by map {numbers.going_by} still"
             if self.time.boot_ns() - self._began_ns < DEAF_NS:
                 return f"{name} {stands}"
-        why = self.goes_on(shard)
+        why = self.goes_on(shard, alone=True)
         return None if why is None else f"{name} {stands}; {why}"
 
-    def goes_on(self, shard: int) -> str | None:
-        """Return why a shard's chain has not ended, or may not have, or None. Touches the mount."""
+    def goes_on(self, shard: int, *, alone: bool = False) -> str | None:
+        """Return why a shard's chain has not ended, or may not have, or None. Touches the mount.
+
+        ``alone``: or why a lease of it may be believed in: one that was revoked outlives an orderly end.
+        """
         name = f"shard {shard_text(shard)}"
         try:
             newest = newest_record(StoredChain(self.storage, chain_path(*chain_of(shard))))
-            if (
-                newest is None
-                or newest.kind is not CeilingKind.RUNNING
-                or self.time.now().surely_past(newest.ceiling_ns)
-            ):
+            if newest is None:
+                return None
+            grants = newest.kind is CeilingKind.RUNNING
+            until = newest.ceiling_ns if grants else newest.settle_to_ns if alone else 0
+            if self.time.now().surely_past(until):
                 return None
         except TenureError as problem:
             return f"the chain of {name} cannot be read: {problem.message}"
-        return f"{name} has not ended its chain, and may grant until {rfc3339(newest.ceiling_ns)}"
+        if grants:
+            return f"{name} has not ended its chain, and may grant until {rfc3339(until)}"
+        return f"leases of {name} that it ended may be believed in until {rfc3339(until)}"
 
 
 def ended(both: ShardMap) -> ShardMap:

@@ -294,9 +294,8 @@ class Shard:
     def go_by(self, newest: ShardMap, follows: Beginning = NOTHING_BEFORE) -> bool:
         """Go by a newer map from the next turn on; False: there is more to do before that, ask again.
 
-        ``follows``: how the chains ended that this one follows, where it comes no more. A shard that is of that map no
-        more grants nothing from now on; stop_orderly() does not wait for leases that are out then: all that may be
-        believed in are double.
+        ``follows``: how the chains ended that this one follows, where it comes no more. A shard that the map has not
+        grants nothing more; stop_orderly() waits for no lease then: all that may be believed in are double.
         """
         going, half = self._going, newest.half_of(self._identity.number)
         if newest.number <= going.number:
@@ -305,7 +304,8 @@ class Shard:
             return False
         self._publish(self._batch_signer.sign_held())
         if half in (Half.LEAVING, None) and going.half is not Half.LEAVING:
-            going.alone_until_ns = max(self._store.latest_expiry() or 0, self._eviction.settle_to_ns)  # as at start
+            until = self._store.latest_expiry() or 0, self._store.highest()[2], self._eviction.settle_to_ns
+            going.alone_until_ns = max(until)  # the settle_to: leases that were revoked, or granted by a run before
         if half is not going.half:
             self._waiting.dismiss(NEWER_MAP, f"map {newest.number} came while this request waited")
         going.take(newest)

@@ -223,6 +223,7 @@ class SessionLeases:
             for other in dict.fromkeys(each for each in seconds if each is not None):
                 self.renew(other)
             return
+        self._let_go_of_lost(session_lease)
         quiet = self._quiet(session_lease.shard)
         latest = self._time.now().latest
         end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
@@ -308,6 +309,17 @@ class SessionLeases:
                     session_lease.owed[giving.correlation_id] = Relinquish(
                         NO_REQUEST, giving.domain, giving.correlation_id, abandoned=True
                     )
+
+    def _let_go_of_lost(self, session_lease: SessionLease) -> None:
+        """Give second halves back whose leases are lost: renewed, they are kept from everybody. Raises BadTime."""
+        with self._keeper.lock:
+            lost = [each for each in session_lease.leases.values() if each.first is not None and each.first.loss]
+            for half in lost:  # without a word: what was written under it may be under way yet
+                name = half.correlation_id
+                del session_lease.leases[name]
+                session_lease.owed[name] = Relinquish(NO_REQUEST, half.domain, name, abandoned=True)
+        if lost:
+            self.give_again(session_lease)
 
     def close(self) -> None:
         """Give back session leases without leases. Raises nothing."""

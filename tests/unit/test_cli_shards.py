@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,7 +20,9 @@ from appliance.node.records import Registers
 from appliance.node.routes import ShardRoutes
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
+from timeagent.errors import ShardUnavailable
 from timeagent.keys import Signer, save_private_key
+from timeagent.units import TimeInterval, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,6 +119,32 @@ def test_node_that_answers_and_has_no_mount_holds_a_move_up_until_its_ceiling_is
     assert finish.waits_for(0, both.number) is None
     time.ahead = 0
     assert finish.waits_for(0, both.number) == "shard 0 goes by map 1 still", "it may only be slow"
+
+
+def test_lease_that_was_revoked_holds_a_move_up_until_its_expiry_though_its_shard_has_ended(site: Site) -> None:
+    def silent(shard: int) -> ShardNumbers:
+        raise ShardUnavailable("no-answer", f"nobody answers for shard {shard}")
+
+    with site.open() as cluster:
+        node = Node(cluster)
+        assert node.start() == [0]
+        both = begin(site.registers, site.root_key, lambda before: moved(before, {0: "node2"}))
+        time = LaterTime(cluster.time)
+        finish = Finish(site.registers, site.storage, cast("Any", time), silent, lambda _: None)
+        with cluster.session() as session:
+            domain = next(f"d/{n}" for n in count() if cluster.map.shard_of(f"d/{n}") == 0)
+            (lease,) = session.acquire(domain)
+            assert main(["lease", "revoke", domain, "--yes", domain, "--reason", "test", *site.options()]) == 0
+            cluster.routes.host.leave(0)
+            why = finish.waits_for(0, both.number)
+            assert why is not None
+            assert f"leases of shard 0 that it ended may be believed in until {rfc3339(lease.expiry_ns)}" in why
+            assert finish.goes_on(0) is None
+            soon = cluster.time.now()
+            time.now = lambda: TimeInterval.around(lease.expiry_ns + 2 * soon.radius + 1, soon.radius)
+            assert finish.waits_for(0, both.number) is None
+        node.stop()
+    node.close()
 
 
 def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:

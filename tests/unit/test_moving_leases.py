@@ -14,7 +14,7 @@ from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
 from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
-from appliance.lease.wire import Granted, Inspect, LeasePage, Renew, Revoke, Unavailable, Upgrade
+from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, payloads, publish
@@ -127,6 +127,25 @@ def test_lease_is_held_through_a_move_and_nobody_else_ever_has_it(site: MovingSi
     assert isinstance(rival.publish(LOG, [b"next"], under=[next_one]), Committed)
     site.time.advance(30 * SECOND)
     assert payloads(site) == [b"old", b"alone", b"both", b"both, for long", b"both still", b"new", b"next"]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_that_is_revoked_while_its_domain_moves_is_kept_from_nobody(site: MovingSite, *, together: bool) -> None:
+    session, rival = site.session(session_leases=together), site.session()
+    lease, _ = session.acquire("d", "e", timeout_s=0)
+    site.both()
+    site.renews(session)
+    by = lease.signed.witness().holder
+    revoke = Revoke(request_id=b"r" * 16, domain="d", correlation_id=lease.correlation_id, by=by)
+    (over,) = site.old.turn([revoke])
+    assert isinstance(over, Over)
+    believed_until = lease.expiry_ns
+    until = site.time.now().latest + site.policy.lease_term_max_ns + 2 * site.policy.renew_period_ns
+    while site.time.now().latest < until:  # its holder does nothing about it
+        site.renews(session)
+    assert lease.loss is not None
+    (next_one,) = rival.acquire("d", timeout_s=0)
+    assert next_one.floor_ns >= believed_until
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
@@ -311,6 +330,22 @@ def test_lease_of_a_run_that_crashed_is_held_from_the_old_shard_alone(site: Movi
     if leaves_first:
         site.map = site.both_map
     site.old = site.start(OLD)
+    site.both()
+    (page,) = site.old.turn([Inspect(after_domain="", leases_max=1)])
+    assert isinstance(page, LeasePage)
+    assert page.numbers.alone_until_ns >= lease.expiry_ns
+
+
+# Else the map after that may come while two hold it: its holder, who has not heard of it, goes on with the second half.
+def test_lease_that_was_revoked_may_be_believed_in_alone_until_its_expiry(site: MovingSite) -> None:
+    holding, other = site.session(), site.session()
+    (lease,) = holding.acquire("d", timeout_s=0)
+    by = lease.signed.witness().holder
+    revoke = Revoke(request_id=b"r" * 16, domain="d", correlation_id=lease.correlation_id, by=by)
+    (over,) = site.old.turn([revoke])
+    assert isinstance(over, Over)
+    (later,) = other.acquire("d", timeout_s=0, record_only=True)
+    other.relinquish([later])
     site.both()
     (page,) = site.old.turn([Inspect(after_domain="", leases_max=1)])
     assert isinstance(page, LeasePage)

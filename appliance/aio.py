@@ -271,14 +271,20 @@ class AsyncSession:
         return await self._threads.call(partial(do, *arguments), self._threads.runs)
 
     async def close(self) -> None:
-        """Give everything back and stop renewing. Idempotent. One that never began only begins no more."""
+        """Give everything back and stop renewing. Idempotent. One that never began only begins no more.
+
+        It is closed, also if this is cancelled.
+        """
         self._closed = True
         beginning = self._beginning
         if beginning is None:
             return
-        await asyncio.wait([beginning])
-        if not beginning.cancelled() and beginning.exception() is None:
-            await self._threads.finish(beginning.result().close)
+        try:
+            await asyncio.wait([beginning])
+        finally:  # also of a task that was cancelled before it came here: that arrives with the first thing awaited
+            await _ended(beginning)
+            if not beginning.cancelled() and beginning.exception() is None:
+                await self._threads.finish(beginning.result().close)
 
     async def __aenter__(self) -> Self:
         """Begin it, and use it in an ``async with`` block."""
@@ -306,9 +312,16 @@ class AsyncCluster:
         allow_root: bool = False,
         storage: Storage | None = None,
     ) -> Self:
-        """Open a root, as ``Cluster.open`` does."""
-        opened = partial(Cluster.open, root, node_dir=node_dir, allow_root=allow_root, storage=storage)
-        return cls(await asyncio.to_thread(opened))
+        """Open a root, as ``Cluster.open`` does. Cancelled, what is opened all the same is closed, in its thread."""
+        pool = ThreadPoolExecutor(2, "tenure-open")
+        opening = pool.submit(Cluster.open, root, node_dir=node_dir, allow_root=allow_root, storage=storage)
+        try:
+            return cls(await asyncio.shield(_wrapped(opening)))
+        except asyncio.CancelledError:
+            pool.submit(lambda: opening.result().close())  # beside it: the mount may hang, and nobody waits for that
+            raise
+        finally:
+            pool.shutdown(wait=False)
 
     def session(self, purpose: str = "", *, session_leases: bool = False) -> AsyncSession:
         """Return a session, one writer incarnation with its leases, that begins when it is first awaited.

@@ -12,13 +12,15 @@ import pytest
 
 from appliance.aio import CALLS_MAX, WAITS_MAX, AcquireOptions
 from appliance.bag.writing import Committed
+from appliance.cluster import Cluster
 from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Mutex, Semaphore
 from appliance.recipes.mount_election import MountElection
 from appliance.session.endings import LossReason
 from appliance.session.session import Session
 from tenure.aio import AsyncCluster
-from tests.support.cluster import Site
+from tests.support.cluster import Site, wait_until
+from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
@@ -135,6 +137,48 @@ def test_cancelled_block_gives_its_leases_back(site: Site) -> None:
             pass
 
     run(site, scene)
+
+
+# A task may be cancelled when its block is already over: what the session has goes back all the same.
+def test_session_whose_closing_is_cancelled_gives_everything_back(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        async def work() -> None:
+            async with cluster.session("cancelled") as session:
+                await session.acquire("d")
+                task.cancel()  # arrives with the next thing that is awaited: the closing
+
+        task = asyncio.create_task(work())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with await cluster.session("other").acquire("d", timeout_s=0):
+            pass
+
+    run(site, scene)
+
+
+# Opening goes on in its thread when it is cancelled: nobody would be left to close what it opens.
+def test_opening_that_is_cancelled_leaves_no_cluster_open(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Cluster] = []
+    begun, go_on, open_ = threading.Event(), threading.Event(), Cluster.open
+
+    def slowly(*places: object, **options: object) -> Cluster:
+        begun.set()
+        assert go_on.wait(60)
+        opened.append(open_(*places, **options))  # type: ignore[arg-type]
+        return opened[0]
+
+    async def scene() -> None:
+        task = asyncio.create_task(AsyncCluster.open(site.root, node_dir=site.node_dir(), allow_root=True))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(Cluster, "open", slowly)
+    asyncio.run(asyncio.wait_for(scene(), 90))
+    wait_until(SystemClock(), lambda: bool(opened) and opened[0]._closed)
 
 
 # With one pool for both, those who wait for a lease would keep its holder from giving it back.

@@ -199,7 +199,7 @@ class CachedValue:
                 continue
             if self._unkept_uses > 0:
                 self._unkept_uses -= 1
-                self.flush()
+                self._note_unknown(self.flush())
                 self._give_back()
             return found
         raise TryAgain(
@@ -250,8 +250,8 @@ class CachedValue:
     def _leave_in_memory(self, kept: _Kept, value: bytes) -> None:
         kept.value, kept.dirty = value, True
         if kept.lease.remaining_ns() <= self._flush_ns:  # its shard is silent: there may be no later moment
-            self._write(kept, value, flush=True)
-        elif not self._flush_is_due:
+            self._note_unknown(self._write(kept, value, flush=True))
+        if kept.dirty and not self._flush_is_due:
             self._flush_later()
 
     def _flush_later(self) -> None:
@@ -268,13 +268,21 @@ class CachedValue:
         """Write what is in memory alone, where nobody waits for the outcome: what fails, the next call raises."""
         try:
             outcome = self.flush()
-            if isinstance(outcome, Unknown):
-                raise UnknownOutcome("unknown-outcome", f"the last value put in {self._domain!r}: {outcome}")
         except TenureError as problem:
-            _log.warning("flush-failed domain=%r code=%s reason=%s", self._domain, problem.code, problem.message)
-            self._unwritten = problem
+            self._note_unwritten(problem)
             return None
+        self._note_unknown(outcome)
         return outcome
+
+    def _note_unknown(self, outcome: Outcome) -> None:
+        """Have the next call say that it cannot be told what became of a value of ``put``, which returns no outcome."""
+        if isinstance(outcome, Unknown):
+            what = f"the last value put in {self._domain!r}: {outcome}"
+            self._note_unwritten(UnknownOutcome("unknown-outcome", what))
+
+    def _note_unwritten(self, problem: TenureError) -> None:
+        _log.warning("flush-failed domain=%r code=%s reason=%s", self._domain, problem.code, problem.message)
+        self._unwritten = problem
 
     def _say_unwritten(self) -> None:
         problem, self._unwritten = self._unwritten, None

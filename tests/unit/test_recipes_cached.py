@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.writing import Committed, NotCommitted
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.recipes import cached_value as module
 from appliance.recipes.cached_value import EARLY_RECALLS, UNKEPT_USES, CachedValue
 from appliance.session import held
@@ -16,7 +16,7 @@ from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.documents import blocks, run_program
 from tests.support.mutants import Mutant, check_noticed
-from timeagent.errors import LeaseLost, NotTrusted, TenureError, TryAgain
+from timeagent.errors import LeaseLost, NotTrusted, TenureError, TryAgain, UnknownOutcome
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -203,6 +203,30 @@ def test_block_whose_last_value_was_not_written_says_so(stage: Stage, monkeypatc
     with pytest.raises(TryAgain, match="no room") as caught, stage.one as value:
         value.put(b"important")
     assert caught.value.code == "value-unwritten"
+
+
+@pytest.mark.parametrize("when", ["not kept between uses", "its lease nearly over"])
+@pytest.mark.parametrize("outcome", [Unknown("planted"), NotCommitted("planted")])
+def test_what_became_of_a_value_that_is_written_within_put_is_said(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, when: str, outcome: Outcome
+) -> None:
+    stage.one.set(b"a")
+    if when == "not kept between uses":
+        stage.one._unkept_uses = UNKEPT_USES
+    else:
+        policy = stage.site.policy
+        stage.site.transports[0].script = ["lost"] * 1_000
+        stage.site.time.advance(policy.lease_term_max_ns - policy.holder_margin_ns - SECOND)
+    with monkeypatch.context() as planted:
+        planted.setattr(stage.sessions[0], "publish", lambda *_, **__: outcome)
+        stage.one.put(b"b")
+        if isinstance(outcome, NotCommitted) and when != "not kept between uses":
+            assert len(stage.timers) == 1, "it is tried again"
+    stage.site.transports[0].script = []
+    stage.site.time.advance(stage.site.policy.lease_term_max_ns)
+    with pytest.raises(UnknownOutcome if isinstance(outcome, Unknown) else LeaseLost):
+        stage.one.get()
+    assert stage.one.get() == b"a"
 
 
 def test_name_that_is_written_from_all_sides_is_not_kept(stage: Stage) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
-from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
+from timeagent.errors import BadRequest, BadTime, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
 from .exclusion import PATIENCE_S, Hold, Patience, Tool, held_here, tree_of
@@ -162,10 +162,11 @@ class Election(Tool[Leadership]):
         with self._session.acquire(self._nomination(to), timeout_s=timeout_ns / SECOND, record_only=True):
             leadership.relinquish()
             while time.boot_ns() < until:
-                leader = self.leader()
-                if leader is not None and leader.candidate == to:
-                    return True
-                self._session.renew_due()
+                with contextlib.suppress(TryAgain, BadTime):  # the lead is over: who cannot look now looks again
+                    self._session.renew_due()
+                    leader = self.leader()
+                    if leader is not None and leader.candidate == to:
+                        return True
                 time.sleep(LOOK_NS)
         return False
 

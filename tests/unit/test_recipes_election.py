@@ -160,6 +160,20 @@ def test_lead_is_kept_by_who_cannot_nominate(site: HandSite) -> None:
     leadership.check()
 
 
+# The lead is given back by then: what the shard does not say now is looked for again, until the time-out.
+def test_shard_that_is_silent_while_a_hand_over_is_watched_raises_nothing(site: HandSite) -> None:
+    leadership = candidate(site, "a").campaign()
+    c = candidate(site, "c")
+    shard = site.transports[site.shard_of(tree_of("election", "e"))]
+
+    def leads_and_falls_silent() -> None:
+        c.campaign(timeout_s=0)
+        shard.script = ["lost"] * 3
+
+    when_it_sleeps(site, leads_and_falls_silent)
+    assert leadership.resign(to="c")
+
+
 def test_run_leads_for_one_epoch_and_resigns_whatever_comes_of_it(site: HandSite) -> None:
     a = candidate(site, "a")
     assert a.run(lambda leadership: leadership.epoch) > 0

@@ -21,7 +21,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from threading import Event, RLock, Thread
+from threading import Event, Lock, RLock, Thread
 from typing import Final, Self
 
 from msgspec.structs import replace
@@ -33,7 +33,16 @@ from appliance.formats.stamped import sign
 from appliance.lease.ceiling import RECORDS_KEPT, ChainPort, InDoubt, Overtaken, link_record, look_for, newest_of
 from appliance.node.records import StoredChain
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, Environment, LeaseLost, TenureError, TryAgain, check_callable, check_type
+from timeagent.errors import (
+    BadRequest,
+    BadTime,
+    Environment,
+    LeaseLost,
+    TenureError,
+    TryAgain,
+    check_callable,
+    check_type,
+)
 from timeagent.keys import KeyInUse, Signer
 from timeagent.units import MS, SECOND, Seconds, Span, TimeInterval, rfc3339, span_of
 
@@ -205,7 +214,9 @@ class MountLeadership:
         self._pending: tuple[EpochRecord, bytes] | None = None
         self._lock = RLock()
         self._end = Event()
-        self._over = ""
+        self._ending = Lock()
+        """Whoever finds that it is over, or listens for that, has it for a moment: each listener is told once."""
+        self._over = self._loss = ""
         self._listeners: list[Callable[[str], object]] = []
         self._process = os.getpid()
         if election.background:
@@ -244,9 +255,17 @@ class MountLeadership:
         return do()
 
     def on_lost(self, listener: Callable[[str], object]) -> None:
-        """Have a function called, once, with the reason, if the lead is lost; in the thread that finds out."""
+        """Have a function called, once, with the reason, if the lead is lost: at once, if it is. Not if it is resigned.
+
+        It is called in the thread that finds out.
+        """
         check_callable(listener=listener)
-        self._listeners.append(listener)
+        with self._ending:
+            loss = self._loss
+            if not loss:
+                self._listeners.append(listener)
+        if loss:
+            self._tell(listener)
 
     def extend(self) -> None:
         """Lead on by the next record: step 5. Touches the mount. A thread does so unasked.
@@ -279,19 +298,25 @@ class MountLeadership:
             return False  # its parent leads on; and the lock may be that of a thread that is not here
         election = self._election
         with self._lock:
-            if self._over:
-                return False
-            self._over = "resigned"  # before the record: nothing is begun any more once another may follow
+            with self._ending:
+                if self._over:
+                    return False
+                self._over = "resigned"  # before the record: nothing is begun any more once another may follow
             self._end.set()
             if self._pending is not None:
                 self._link()
             if self._pending is not None:
                 return False
-            before, until = self._newest, 0 if to is None else election.time.now().latest + patience_ns
-            resigned_by = replace(
-                before, number=before.number + 1, until_ns=until, kind=EpochKind.RESIGNED, successor=to or ""
-            )
-            self._pending = election.signed(resigned_by)
+            before = self._newest
+            try:
+                until = 0 if to is None else election.time.now().latest + patience_ns
+                resigned_by = replace(
+                    before, number=before.number + 1, until_ns=until, kind=EpochKind.RESIGNED, successor=to or ""
+                )
+                self._pending = election.signed(resigned_by)
+            except BadTime as problem:  # no record is signed without a time
+                _log.warning("epoch-not-resigned election=%s reason=%s", election.name, problem.message)
+                return False
             self._link()
             resigned = self._pending is None
         until_boot = election.time.boot_ns() + patience_ns
@@ -323,14 +348,19 @@ class MountLeadership:
                 _log.info("epoch-not-pruned election=%s reason=%s", self._election.name, problem.message)
 
     def _lose(self, why: str) -> None:
-        if not self._over:
-            self._over = why
-            self._end.set()
-            for listener in self._listeners:
-                try:
-                    listener(why)
-                except Exception:  # noqa: BLE001 - whatever an application's function raises
-                    _log.exception("lost-listener-failed election=%s", self._election.name)
+        with self._ending:
+            if self._over:
+                return
+            self._over = self._loss = why
+        self._end.set()
+        for listener in self._listeners:
+            self._tell(listener)
+
+    def _tell(self, listener: Callable[[str], object]) -> None:
+        try:
+            listener(self._loss)
+        except Exception:  # noqa: BLE001 - whatever an application's function raises
+            _log.exception("lost-listener-failed election=%s", self._election.name)
 
     def _keep(self) -> None:
         while not self._end.wait(self._election.term_ns / 3 / SECOND):

@@ -20,7 +20,7 @@ from tests.support.cluster import Site
 from tests.support.session_world import Planted, done_but_failed, not_done
 from tests.support.storage import MemoryStorage
 from tests.support.values import CLUSTER, NOW_NS, TIME_KEY, WITNESS_KEY
-from timeagent.errors import BadRequest, Damaged, Environment, LeaseLost, TryAgain
+from timeagent.errors import BadRequest, BadTime, Damaged, Environment, LeaseLost, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -272,6 +272,39 @@ def test_who_cannot_say_that_it_resigned_leads_no_more_and_the_others_wait(town:
     assert leads(b) is None
     town.advance(TERM + 3 * RADIUS)
     assert leads(b) is not None
+
+
+# Where its clock has no bound no record can be signed: its block ends all the same, and the others wait.
+@pytest.mark.parametrize("to", [None, "b"])
+def test_who_has_no_time_to_resign_by_leads_no_more_and_the_others_wait(
+    town: Town, monkeypatch: pytest.MonkeyPatch, to: str | None
+) -> None:
+    def no_bound() -> None:
+        raise BadTime("no-time", "planted")
+
+    a, b = town.candidate("a"), town.candidate("b")
+    leadership = a.campaign()
+    with monkeypatch.context() as planted:
+        planted.setattr(a.time, "now", no_bound)
+        planted.setattr(a.time, "token", no_bound)
+        assert not leadership.resign(to=to)
+    assert lost(leadership)
+    assert leads(b) is None
+    town.advance(TERM + 3 * RADIUS)
+    assert leads(b) is not None
+
+
+def test_who_listens_when_the_lead_is_lost_is_told_at_once_and_of_a_lead_that_was_resigned_nothing(town: Town) -> None:
+    told: list[str] = []
+    leadership = town.candidate("a").campaign()
+    town.advance(TERM + RADIUS)
+    assert lost(leadership)
+    leadership.on_lost(told.append)
+    assert told == ["not extended in time"]
+    with town.candidate("b").campaign(timeout_s=5) as resigned:
+        pass
+    resigned.on_lost(told.append)
+    assert len(told) == 1
 
 
 def test_record_that_is_not_seen_afterwards_gives_no_lead(town: Town) -> None:

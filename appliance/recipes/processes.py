@@ -238,9 +238,12 @@ class ProcessTree:
         return self._code
 
     def send(self, number: int) -> None:
-        """Send a signal to the command's group, as a terminal does."""
+        """Send a signal to the command's group, as a terminal does: to whoever of it may be signalled."""
         if not self._reaped:
-            os.killpg(self.pid, number)
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass  # the command has gone to another group, or is another user's by now, as `sudo` is
 
     def signal(self, number: int) -> None:
         """Send a signal to the group and to every descendant outside of it, once to each."""
@@ -327,7 +330,10 @@ class _Terminal:
 
     def give(self) -> bool:
         """Put the command's group in front, if this process's is; return whether."""
-        in_front = self.there and os.tcgetpgrp(0) == os.getpgrp()
+        try:
+            in_front = self.there and os.tcgetpgrp(0) == os.getpgrp()
+        except OSError:  # the terminal is gone: nobody is in front of it
+            in_front = False
         if in_front:
             self._put(self._group)
             self._given = True

@@ -256,6 +256,22 @@ def test_command_has_the_terminal_and_its_code_is_kept(stage: Stage) -> None:
     os.close(near)
 
 
+# As where ssh -t has begun it and the connection breaks: the kernel sends the leader of the session SIGHUP and SIGCONT.
+def test_command_that_ignores_the_end_of_its_terminal_goes_on_under_its_lease(stage: Stage, tmp_path: Path) -> None:
+    near, far = os.openpty()
+    words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), "--lease", stage.fresh_name(), "--"]
+    script = f"trap '' HUP; echo there; sleep 1; touch {tmp_path}/done; exit 7"
+    command = ["env", "--default-signal", "setsid", "--ctty", *words, "sh", "-c", script]
+    process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far)
+    os.close(far)
+    shown = b""
+    while b"there" not in shown:
+        shown += os.read(near, 4096)
+    os.close(near)
+    assert process.wait(PATIENCE_S) == 7
+    assert (tmp_path / "done").exists()
+
+
 @pytest.mark.slow
 def test_random_runs_break_no_rule() -> None:
     assert soak(range(1000, 1010), 2, None).violations == []

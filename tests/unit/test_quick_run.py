@@ -233,6 +233,15 @@ def test_what_the_command_leaves_in_its_own_group_is_asked_to_end_first(tmp_path
     assert asked.exists()
 
 
+# Such as `sudo`, which is the superuser's by then: its end is waited for, and its code kept.
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become somebody else")
+def test_command_of_another_user_that_may_not_be_signalled_is_waited_for() -> None:
+    become_nobody = (
+        "(os.setresuid(65534, 65534, 0), tree.send(signal.SIGTERM), tree.signal(signal.SIGTERM), tree.kill())"
+    )
+    assert code_of("import os", "pass", "sleep 1; exit 3", become_nobody) == 3
+
+
 # As under a program that ignores it, and whatever it was that made that ignore it.
 def test_exit_code_is_kept_where_the_end_of_children_is_ignored() -> None:
     assert code_of("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "pass", "exit 3") == 3
@@ -244,8 +253,8 @@ def test_signal_that_comes_before_the_program_is_in_the_exit_code(number: signal
     assert code_of(before, f"tree.send({number.value})", "sleep 100") == 128 + number
 
 
-def code_of(before: str, at_once: str, command: str) -> int:
-    """How a command ends in a process that does this before it makes it, and that before it starts it."""
+def code_of(before: str, at_once: str, command: str, meanwhile: str = "pass") -> int:
+    """How a command ends in a process that does these before it makes it, before it starts it, and while it runs."""
     script = (
         "import signal, sys\n"
         "from appliance.recipes.processes import ProcessTree\n"
@@ -253,6 +262,7 @@ def code_of(before: str, at_once: str, command: str) -> int:
         "with ProcessTree(['sh', '-c', sys.argv[1]]) as tree:\n"
         f"    {at_once}\n"
         "    tree.start({'A': 'b'})\n"
+        f"    {meanwhile}\n"
         "    while (code := tree.status()) is None: pass\n"
         "sys.exit(code)\n"
     )

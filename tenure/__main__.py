@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _guarded(words: list[str]) -> int:
     """Run one command: the one place where what went wrong becomes words and an exit code."""
-    from timeagent.console import note, printable, report_error
+    from timeagent.console import note, report_error, report_os_error
 
     try:
         status = _command(words)
@@ -174,11 +174,7 @@ def _guarded(words: list[str]) -> int:
         _forget_output()
         return BROKEN_PIPE
     except OSError as problem:
-        # What the mount does is classified where it happens; left are our own output, and files that were named.
-        where = "" if problem.filename is None else f"{printable(os.fsdecode(problem.filename))}: "
-        note(f"tenure: {where}{problem.strerror or problem} [input-output]")
-        note("  way out: see whether the path is right, and whether there is room and permission")
-        return INPUT_OUTPUT
+        return report_os_error(problem)
     return status
 
 

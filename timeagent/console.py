@@ -29,6 +29,9 @@ type Work = Callable[[argparse.Namespace], int]
 """Returns the exit code (docs/exit-codes.md); may raise TenureError."""
 
 
+INPUT_OUTPUT: Final = 74
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One word of the command line, or a verb behind one."""
@@ -167,6 +170,17 @@ def report_error(problem: TenureError) -> int:
     if problem.hint:
         note(f"  way out: {_lines(problem.hint)}")
     return problem.exit_status
+
+
+def report_os_error(problem: OSError) -> int:
+    """Print what the operating system refuses; return its exit code.
+
+    What the mount does is classified where it happens; left are our own output, and files that were named.
+    """
+    where = "" if problem.filename is None else f"{printable(os.fsdecode(problem.filename))}: "
+    note(f"tenure: {where}{problem.strerror or problem} [input-output]")
+    note("  way out: see whether the path is right, and whether there is room and permission")
+    return INPUT_OUTPUT
 
 
 def _lines(text: str) -> str:

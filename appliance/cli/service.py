@@ -14,6 +14,7 @@ import re
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Final
 import msgspec
 
 from appliance.doctor.health import judge_daemon
-from timeagent.console import note, report_error
+from timeagent.console import note, report_error, report_os_error
 from timeagent.errors import BadTime, Environment, TenureError
 from timeagent.sources.nonce import DOOR_NAME, NonceClient
 from timeagent.units import SECOND
@@ -34,6 +35,11 @@ from ..node.settings import Settings
 
 USER: Final = "tenure"
 """Whom systemd/tenure.sysusers.conf makes."""
+
+SOFTWARE: Final = 70
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+SIGNALLED: Final = 128
 
 _RUNNING: Final = Path("/run/systemd/system")
 _TEMPLATE: Final = "tenure@.target"
@@ -124,8 +130,9 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
     sys.stderr.flush()
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    status = 70
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return status if status >= 0 else SIGNALLED - status  # as shells have it
+    status = SOFTWARE
     try:
         os.initgroups(USER, user.pw_gid)
         os.setgid(user.pw_gid)
@@ -134,11 +141,26 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
         os.environ["HOME"] = user.pw_dir
         try:
             status = work()
+            sys.stdout.flush()
         except TenureError as problem:
             status = report_error(problem)
-        sys.stdout.flush()
+        except BrokenPipeError:
+            status = BROKEN_PIPE
+        except OSError as problem:
+            status = report_os_error(problem)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else SOFTWARE
+    except Exception:  # noqa: BLE001 - nothing above it says what it is: the process ends here
+        traceback.print_exc()
+        note("tenure: this is a defect of the program, and no answer [defect]")
     finally:
-        os._exit(status)
+        try:
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()  # what was said before it failed
+        finally:
+            os._exit(status)
 
 
 def offered(root: Root, *, wanted: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -123,6 +124,40 @@ def test_error_of_that_work_is_told_and_its_exit_code_kept(
 
     assert service.as_own_user(work) == BadRequest.exit_status
     assert "what is wrong [some-code]" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become somebody else")
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/srv/x"), 74, "/srv/x: Permission denied [input-output]"),
+        (RuntimeError("nobody expected it"), 70, "[defect]"),
+        (SystemExit(143), 143, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
+    ],
+)
+def test_whatever_else_ends_that_work_is_told_and_has_the_code_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], raised: BaseException, code: int, said: str
+) -> None:
+    monkeypatch.setattr(service, "USER", "nobody")
+
+    def work() -> int:
+        raise raised
+
+    assert service.as_own_user(work) == code
+    assert said in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become somebody else")
+def test_signal_that_ends_that_work_is_in_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "USER", "nobody")
+
+    def work() -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    assert service.as_own_user(work) == 128 + signal.SIGKILL
 
 
 def test_machine_without_that_user_does_it_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,12 @@ class FenceGate:
         try:
             yield
         finally:
-            self._execute("COMMIT")
+            try:
+                self._execute("COMMIT")
+            except BaseException:  # as where a reader is in the way for too long: it must not stay begun, and locked
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
 
     def _execute(self, statement: str, *values: str | int) -> list[tuple[int]]:
         with self._told():
@@ -109,6 +114,8 @@ class FenceGate:
         """Say in this program's words what SQLite refuses."""
         try:
             yield
+        except UnicodeEncodeError as problem:
+            raise BadRequest("bad-name", f"no name that can be kept: {problem}", hint="name it in UTF-8") from None
         except sqlite3.ProgrammingError as problem:
             raise BadRequest("gate-closed", f"the gate {self._path}: {problem}", hint="open it again") from None
         except sqlite3.DatabaseError as problem:

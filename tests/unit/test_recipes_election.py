@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -256,6 +257,36 @@ def test_gate_within_its_own_block_is_refused_and_the_block_goes_on(gates: Calla
         assert refused.value.code == "passing"
         assert gate.highest() == 3
     with gate.passing(4, name="another"):
+        pass
+
+
+# A reader holds up who writes: that one does not pass, and neither it nor another is locked out afterwards.
+def test_gate_that_could_not_be_written_lets_pass_again(tmp_path: Path) -> None:
+    file = tmp_path / "fences.db"
+    with (
+        contextlib.closing(FenceGate(file, patience_s=0)) as gate,
+        contextlib.closing(sqlite3.connect(file)) as reader,
+    ):
+        for fence in (1, 2):
+            with gate.passing(fence, name=str(fence)):
+                pass
+        reading = reader.execute("SELECT name FROM highest")
+        reading.fetchone()
+        with pytest.raises(TryAgain), gate.passing(5):
+            pytest.fail("it was not remembered")
+        reading.close()
+        assert gate.highest() == 0
+        with contextlib.closing(FenceGate(file, patience_s=0)) as other, other.passing(7):
+            pass
+        with gate.passing(7):
+            pass
+
+
+def test_name_that_cannot_be_kept_is_refused(gates: Callable[..., FenceGate]) -> None:
+    gate = gates()
+    with pytest.raises(BadRequest), gate.passing(1, name="\udcff"):
+        pytest.fail("it passed")
+    with gate.passing(1):
         pass
 
 

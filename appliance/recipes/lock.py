@@ -144,24 +144,34 @@ def unlock(runtime: Path, domain: str, caller: int, *, force: bool) -> LockRecor
     there = list(locks(runtime, domain))
     above = {(each.pid, each.started) for each in ancestors(caller)}
     found = there if force else [each for each in there if (each[1].owner, each[1].owner_started) in above]
-    if len(found) != 1:
+    # What was lost before, and nobody asked about, does not hide the one that is held now.
+    held = [each for each in found if each[1].state != LOST and LocalLock(each[0]).is_held()]
+    named = [each for each in held if each[1].owner == caller]
+    if len(held) > 1 and len(named) == 1:
+        held = named
+    if not found or len(held) > 1:
         what = "; ".join(str(record) for _, record in there) or f"{domain}: not locked by anybody here"
         hint = "--force, once it is sure that its owner does no more" if there else "tenure lease show says who has it"
         code = "several-locks" if found else "not-owner" if there else "not-locked"
         raise BadRequest(code, what, hint="--pid OWNER, with one of these" if found else hint)
-    path, record = found[0]
+    said = [_ended(runtime, path, record) for path, record in held or found]
+    lost = [what for record, what in said if what is not None]
+    if lost:
+        hint = "see what was done meanwhile: others may have had it"
+        raise LeaseLost("lock-lost", "; ".join(lost), hint=hint)
+    return said[0][0]
+
+
+def _ended(runtime: Path, path: Path, record: LockRecord) -> tuple[LockRecord, str | None]:
+    """End one lock; return what its keeper said last, and in words how it was lost, if it was. Raises TryAgain."""
     kept = LocalLock(path).is_held()
     if kept:
         _end_keeper(record)
-        record = next((now for place, now in locks(runtime, domain) if place == path), record)
+        record = next((now for place, now in locks(runtime, record.domain) if place == path), record)
     path.unlink(missing_ok=True)
-    if not kept or record.state == LOST:
-        raise LeaseLost(
-            "lock-lost",
-            str(record) if kept else f"{record}; its keeper, process {record.keeper}, has ended since",
-            hint="see what was done meanwhile: others may have had it",
-        )
-    return record
+    if not kept:
+        return record, f"{record}; its keeper, process {record.keeper}, has ended since"
+    return record, str(record) if record.state == LOST else None
 
 
 def _end_keeper(record: LockRecord) -> None:

@@ -148,6 +148,42 @@ def test_keeper_that_was_ended_is_a_lost_lock(
     assert (done.returncode, "[lock-lost]" in done.stderr) == (76, True)
 
 
+# Its owner has not asked, and may never: that must not keep anybody from unlocking what is held since.
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("loss", ["keeper killed", "revoked"])
+def test_lock_that_was_lost_before_does_not_hide_the_one_that_is_held(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes], loss: str, *, force: bool
+) -> None:
+    said(site, "lock", NAME, "--pid", owner.pid)
+    if loss == "revoked":
+        hand = ByHand(cluster, random.Random(1))
+        hand.revoke(hand.leases(NAME)[0], "planted")
+        wait_until(SystemClock(), lambda: record(cluster).state == LOST)
+    else:
+        os.kill(record(cluster).keeper, signal.SIGKILL)
+    words = ["--force"] if force else ["--pid", owner.pid]
+    assert said(site, "lock", NAME, "--pid", owner.pid).returncode == 0
+    assert said(site, "unlock", NAME, *words).returncode == 0
+    assert is_free(cluster)
+    again = said(site, "unlock", NAME, *words)
+    assert (again.returncode, "[lock-lost]" in again.stderr) == (76, True)
+    assert list(locks(cluster.routes.runtime, NAME)) == []
+
+
+def test_one_of_several_locks_is_unlocked_by_the_number_of_its_owner(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
+) -> None:
+    for each in (owner.pid, os.getpid()):
+        said(site, "lock", NAME, "--mode", "S", "--pid", each, "--hold-if-orphaned")
+    end(owner)
+    several = said(site, "unlock", NAME, "--force")
+    assert (several.returncode, "[several-locks]" in several.stderr) == (2, True)
+    assert said(site, "unlock", NAME, "--force", "--pid", owner.pid).returncode == 0
+    assert record(cluster).owner == os.getpid()
+    assert said(site, "unlock", NAME, "--pid", os.getpid()).returncode == 0
+    assert is_free(cluster)
+
+
 def test_caller_that_is_killed_while_it_waits_leaves_no_lock(
     site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
 ) -> None:

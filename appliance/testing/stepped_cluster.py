@@ -274,12 +274,14 @@ class SteppedCluster:
                     _log.info("renewal-failed code=%s", problem.code)
 
     def pause(self, session: Session) -> None:
-        """Have a session stand still: nothing of it is renewed until it is woken."""
-        self._paused.append(session)
+        """Have a session stand still: nothing of it is renewed until it is woken. Idempotent."""
+        if session not in self._paused:
+            self._paused.append(session)
 
     def wake(self, session: Session) -> None:
-        """Let a session that was paused go on: it renews what it still can."""
-        self._paused.remove(session)
+        """Let a session that was paused go on: it renews what it still can. Idempotent."""
+        if session in self._paused:
+            self._paused.remove(session)
         self._renew()
 
     # -- leases --------------------------------------------------------------------------------------------------------

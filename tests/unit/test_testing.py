@@ -48,6 +48,17 @@ def test_holder_that_is_paused_for_a_moment_keeps_its_lease(tenure_cluster: Step
     hold.check()
 
 
+def test_holder_that_is_paused_or_woken_twice_is_so_once(tenure_cluster: SteppedCluster) -> None:
+    session = tenure_cluster.session()
+    hold = Mutex(session, "d").acquire()
+    for _ in range(2):
+        tenure_cluster.pause(session)
+    tenure_cluster.wake(session)
+    tenure_cluster.advance(60)
+    hold.check()
+    tenure_cluster.wake(session)
+
+
 def test_waiting_takes_the_clocks_time_and_others_go_on_meanwhile(tenure_cluster: SteppedCluster) -> None:
     hold = Mutex(tenure_cluster.session("holder"), "d").acquire()
     with pytest.raises(TryAgain, match="holder"):

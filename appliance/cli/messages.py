@@ -370,7 +370,7 @@ def _show_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
     if options.json:
         try:
             state: dict[str, object] = {"state": msgspec.json.decode(checkpoint.state)}
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # it may begin like JSON all the same
             state = {"state_base64": base64.b64encode(checkpoint.state).decode("ascii")}
         print_json("tenure.view-state", {**_view_fields(view, checkpoint), **state})
         return 0

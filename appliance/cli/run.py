@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind
 
 
 SOFTWARE: Final = 70
+_DIGITS_MAX: Final = 18
+"""So many digits a semaphore's number may have to be read as one at all."""
 
 
 class Held:
@@ -136,7 +138,7 @@ def _asked(options: Namespace) -> Asking:
     if options.elect is not None:
         return lambda session: Election(session, options.elect).acquire
     name, _, size = options.semaphore.rpartition(":")
-    if not name or not size.isascii() or not size.isdecimal():
+    if not name or not size.isascii() or not size.isdecimal() or len(size) > _DIGITS_MAX:
         raise BadRequest("bad-semaphore", f"{options.semaphore!r} is no semaphore", hint="NAME:N, such as licence:4")
     return lambda session: Semaphore(session, name, int(size)).acquire
 

@@ -128,6 +128,12 @@ def test_mode_of_what_has_none_is_refused(stage: Stage, chosen: tuple[str, str])
     assert (done.returncode, "[no-mode]" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("size", ["", "x", "-1", "9" * 5_000])
+def test_what_is_no_size_of_a_semaphore_is_refused(stage: Stage, size: str) -> None:
+    done = ran("tenure", ["run", *stage.site.options("node2"), "--semaphore", f"s:{size}", "--", "true"])
+    assert (done.returncode, "[bad-semaphore]" in done.stderr) == (2, True)
+
+
 def test_lease_that_another_has_is_not_had_in_time(stage: Stage) -> None:
     name = stage.fresh_name()
     with stage.session.acquire(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tests.support.cluster import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     type Say = Callable[..., tuple[str, str]]
 
@@ -77,6 +79,31 @@ def test_fold_of_ones_own_is_imported(say: Say, site: Site) -> None:
     publish(site, bank.Opening("1", "a", 10))
     spec = ("--fold", "appliance.demo.bank:BALANCES")
     assert "1 message" in say("view", "advance", "balances", *spec, "--settle")[0]
+
+
+NEWEST = """
+from tenure import Fold
+
+RAW = Fold(
+    view="raw", version=1, logs=("ledger",), initial=b"", decode=bytes, encode=bytes,
+    step=lambda state, batch: batch.payloads()[-1],
+)
+"""
+
+
+# A state is whatever the fold encodes: what only begins like JSON is shown as bytes.
+@pytest.mark.parametrize("state", [b'"\xff"', b"[" * 100_000 + b"]" * 100_000, b"1e400", b'{"a', b""])
+def test_state_that_is_no_json_is_shown_as_bytes(
+    say: Say, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: bytes
+) -> None:
+    (tmp_path / "newest_fold.py").write_text(NEWEST, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with site.open() as cluster, cluster.session() as session, session.acquire("d") as leases:
+        session.publish("ledger", [state], under=leases)
+    spec = ("--fold", "newest_fold:RAW")
+    say("view", "advance", "raw", *spec, "--settle")
+    shown = only(say("view", "show", "raw", *spec, "--json")[0])
+    assert base64.b64decode(shown["state_base64"]) == state
 
 
 @pytest.mark.parametrize(

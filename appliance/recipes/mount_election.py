@@ -290,9 +290,11 @@ class MountLeadership:
         """Lead no more. Return whether that is in the record: else the others wait for the end of the last one.
 
         ``to``: only that candidate may follow within the time-out; return whether it led within that. Blocks so long.
-        Idempotent. Touches the mount. In a child after fork: nothing, and False.
+        Idempotent. Touches the mount. In a child after fork: nothing, and False. Raises BadRequest for what is no name:
+        then the lead is kept.
         """
-        check_type(str | None, to=to)
+        if to is not None:
+            check_purpose(to)  # before anything: a record cannot hold what is no name of a candidate
         patience_ns = span_of(timeout_s, "timeout_s")
         if self._process != os.getpid():
             return False  # its parent leads on; and the lock may be that of a thread that is not here

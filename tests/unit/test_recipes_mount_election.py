@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -216,6 +216,15 @@ def test_lead_is_handed_over_to_the_one_who_is_named(town: Town) -> None:
     assert leadership.resign(to="c")
     assert lost(leadership)
     assert followers[0].epoch > leadership.epoch
+
+
+@pytest.mark.parametrize("wrong", ["\udcff", "a\nb", "x" * 200, 7])
+def test_lead_is_kept_where_nobody_can_be_called_as_the_nominee(town: Town, wrong: Any) -> None:  # noqa: ANN401 - that is what is wrong
+    leadership = town.candidate("a").campaign()
+    with pytest.raises(BadRequest):
+        leadership.resign(to=wrong)
+    leadership.check()
+    assert len(town.records()) == 1
 
 
 def test_nominee_that_does_not_come_keeps_the_others_waiting_for_the_time_out_only(town: Town) -> None:

@@ -466,11 +466,13 @@ class Run:
         """Start the command and return its exit code, once nothing of it lives. Raises LeaseLost, after that, too.
 
         A command that ends while the leases are held keeps its code, whatever becomes of them while what it left
-        behind is ended.
+        behind is ended. A signal that comes before it is started is in the code, and nothing was begun.
         """
         while not self._may_go_on():  # a shard that was behind with its ceiling grants less at first, and more soon
-            if self._held.lost() is not None or not ENDING.isdisjoint(self._wait(LOOK_NS)):
+            if self._held.lost() is not None:
                 raise LeaseLost("lease-lost", "the leases were over before the command began", hint="run it again")
+            if (ended_by := next(filter(ENDING.__contains__, self._wait(LOOK_NS)), None)) is not None:
+                return SIGNALLED + ended_by
         self._command.start(environment)
         resume = False
         while (code := self._command.status()) is None and self._may_go_on():

@@ -320,6 +320,18 @@ def test_nothing_is_started_under_a_lease_that_is_lost_by_then(stage: Stage) -> 
 
 
 # A process in a system call that cannot be interrupted: it is waited for, and said.
+# As where its shard was behind with its ceiling, and granted less at first.
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_that_comes_before_the_lease_is_long_enough_begins_nothing_and_is_in_the_code(
+    stage: Stage, number: signal.Signals
+) -> None:
+    stage.renews = False
+    stage.site.time.advance(stage.lease.term_ns * 3 // 4)
+    stage.comes = {2: [signal.SIGWINCH, number]}
+    assert stage.run() == 128 + number
+    assert stage.tree.started is None
+
+
 def test_what_cannot_be_killed_is_waited_for_and_said(stage: Stage) -> None:
     stage.tree.dies_of = set()
     stage.plan[100] = stage.silence

@@ -211,6 +211,9 @@ def entry() -> int:
         if stream is None:
             # Somebody closed it. Nothing could be said, and what is opened next would take its number.
             return INPUT_OUTPUT
+    if sys.stdin is None:
+        # Who reads it is refused; and nothing that is opened takes its number, which a lock's keeper gives away.
+        sys.stdin = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
     signal.signal(signal.SIGTERM, _terminated)
     _hold_repeats_back()
     try:

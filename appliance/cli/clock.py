@@ -378,7 +378,9 @@ def _read(file: str, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
         with Path(file).open("rb") as opened:
             return opened.read(bytes_max)
     except OSError as problem:
-        raise Environment("unreadable", f"cannot read {file}: {problem.strerror}", hint="check the path") from None
+        raise Environment(
+            "unreadable", f"cannot read {file}: {problem.strerror or problem}", hint="check the path"
+        ) from None
 
 
 def _named(file: str) -> str:

@@ -212,6 +212,18 @@ def test_owner_that_cannot_be_told_has_to_be_named(site: Site) -> None:
 
 # Whoever reads what a caller's other descriptors lead to waits for their end, as in x=$(...) and behind a pipe.
 @pytest.mark.usefixtures("cluster")
+# As in a script that said `exec <&-`: nothing that a lock is kept by may stand in the place of standard input.
+def test_lock_of_a_shell_without_standard_input_is_held(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
+) -> None:
+    words = [sys.executable, "-m", "tenure", "lock", NAME, "--pid", str(owner.pid), *site.options()]
+    locked = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *words], capture_output=True, text=True, check=False)
+    assert (locked.returncode, locked.stderr) == (0, "")
+    SystemClock().sleep(2 * site.policy.lease_term_max_ns)
+    assert not is_free(cluster)
+    assert said(site, "unlock", NAME, "--pid", owner.pid).returncode == 0
+
+
 def test_keeper_has_nothing_of_what_the_caller_has_open(site: Site, owner: subprocess.Popen[bytes]) -> None:
     read, write = os.pipe()
     command = [sys.executable, "-m", "tenure", "lock", NAME, "--pid", str(owner.pid), *site.options()]

@@ -328,6 +328,15 @@ def test_defect_keeps_its_code_where_nobody_reads_what_it_says() -> None:
         assert process.wait(60) == 70
 
 
+def test_who_reads_a_standard_input_that_is_closed_is_refused(repository: Path) -> None:
+    words = [sys.executable, "-m", "tenure", "time", "verify", "-"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *words], cwd=repository, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (entry.INPUT_OUTPUT, "")
+    assert "Traceback" not in done.stderr
+
+
 # With and without a buffer: what is left in it must not be tried again at the end.
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_reader_that_goes_away_is_no_traceback(unbuffered: str) -> None:

@@ -22,7 +22,7 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, Damaged
-from timeagent.units import DAY, SECOND, parse_instant, parse_span, rfc3339, span_text
+from timeagent.units import DAY, INSTANT_MAX, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
@@ -37,6 +37,7 @@ from .opening import cluster_command
 EXIT_NO: Final = 1
 EXIT_DAMAGED: Final = 65
 _NEWEST_RACKS: Final = 144
+_DAYS_MAX: Final = INSTANT_MAX // DAY
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -186,9 +187,10 @@ def pack(cluster: Cluster, options: Namespace) -> int:
 
 
 def retain(cluster: Cluster, options: Namespace) -> int:
-    if options.days < 1:
-        hint = "use --days 1 or more"
-        raise BadRequest("bad-days", f"{options.days} days: a pack is kept for at least one", hint=hint)
+    if not 1 <= options.days <= _DAYS_MAX:
+        hint = f"use --days 1 to {_DAYS_MAX}"
+        what = f"{options.days} days: a pack is kept for at least one, and time has no more than {_DAYS_MAX}"
+        raise BadRequest("bad-days", what, hint=hint)
     log = cluster.logs.opened(options.log)
     retention = Retention(cluster.context, log.grid, options.days * DAY)
     cutoff = retention.cutoff()

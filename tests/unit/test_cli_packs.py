@@ -14,7 +14,7 @@ from appliance.formats.closed import PACK
 from tests.support.racks import FILES, SealedRack
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest
-from timeagent.units import DAY
+from timeagent.units import DAY, INSTANT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,9 +83,14 @@ def test_rack_that_cannot_be_packed_is_told_and_keeps_its_bags(wired: Wired) -> 
     assert wired.run(bags.retain, days=1)["not_packed"] == [wired.sealed.rack.path]
 
 
-def test_retention_of_no_days_is_refused(wired: Wired) -> None:
+@pytest.mark.parametrize("days", [0, 1_000_000, 10**30])
+def test_retention_of_no_days_or_beyond_all_time_is_refused(wired: Wired, days: int) -> None:
     with pytest.raises(BadRequest, match="at least one"):
-        wired.run(bags.retain, days=0)
+        wired.run(bags.retain, days=days)
+
+
+def test_retention_as_long_as_can_be_deletes_nothing(wired: Wired) -> None:
+    assert wired.run(bags.retain, days=INSTANT_MAX // DAY)["packs"] == []
 
 
 def test_forecast_is_told_to_people_and_programs(wired: Wired) -> None:

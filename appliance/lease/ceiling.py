@@ -290,13 +290,17 @@ class CeilingChain:
         """
         if patient is None or not self.apart:
             return steps()
+        if self._thread is None:
+            thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as problem:  # this process may have no more: asked again with the next turn
+                return InDoubt(f"no thread for the mount: {problem}")
+            self._thread = thread
         job = self._under_way
         if job is None:
             job = self._under_way = Future()
             self._jobs.put((job, steps))
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
-                self._thread.start()
             if patient:
                 self._wait_for(job)
         if not job.done():

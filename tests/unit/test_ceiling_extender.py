@@ -129,6 +129,21 @@ def test_extension_is_handed_over_as_if_the_chain_were_here(hosted: Hosted) -> N
     assert hosted.chain.number == 2
 
 
+def test_extension_for_which_there_is_no_thread_is_in_doubt_and_made_later(
+    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: Thread) -> None:
+        raise RuntimeError(f"can't start new thread: {thread.name}")
+
+    ceiling = hosted.chain.ceiling_ns
+    hosted.world.time.advance(5 * SECOND)
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refused)
+        assert granted(hosted.shard, acquire(hosted.world, "a")).expiry_ns == ceiling
+        assert not hosted.chain.waits_for_the_mount
+    assert granted(hosted.shard, acquire(hosted.world, "b")).expiry_ns > ceiling
+
+
 def test_granting_stops_at_the_ceiling_while_the_mount_hangs_and_goes_on_after(hosted: Hosted) -> None:
     ceiling = hosted.chain.ceiling_ns
     lease = granted(hosted.shard, acquire(hosted.world, "a"))

@@ -18,6 +18,7 @@ from tests.fault_injection.faults_sessions import (
     dropped_with_the_last_frame_of_another_lease,
     kept_together,
 )
+from tests.fault_injection.fixtures import Story
 from tests.support.mutants import plant
 from timeagent.units import MS
 
@@ -70,6 +71,21 @@ def test_session_under_which_nobody_wrote_has_no_last_frame(tmp_path: Path) -> N
     story, session, _ = kept_together(tmp_path)
     sessions.end(session)
     assert codes(story.done()) == set()
+
+
+# What was taken under it before may have been named in any ledger block that is not there.
+@pytest.mark.parametrize("known", [False, True])
+def test_count_of_a_session_is_judged_where_its_beginning_is_known(tmp_path: Path, *, known: bool) -> None:
+    story = Story(tmp_path)
+    story.shard.keeps_ledger = known
+    session = sessions.begin(story.shard, story.writer)
+    lease = sessions.under(session, "alice", story.writer)
+    story.shard.keeps_ledger = True
+    story.tree.advance(MS)
+    sessions.renew(session)
+    story.writer.publish(story.grid, lease)
+    sessions.end(session, change={"messages": 7})
+    assert ("count-mismatch" in codes(story.done())) == known
 
 
 MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[Path], ClusterTree]]] = {

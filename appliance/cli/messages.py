@@ -263,7 +263,7 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
             else noting_stalls(log, cluster.time.boot_ns),
         )
         output = _Output(options)
-        cursor = follower.cursor
+        cursor, terminated = follower.cursor, None
         try:
             for batch in follower.batches():
                 output.write(batch)
@@ -272,6 +272,8 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
                 sys.stdout.flush()
         except KeyboardInterrupt:
             pass
+        except SystemExit as ended:
+            terminated = ended
         finally:
             output.close()
         if follower.overtaken:
@@ -281,6 +283,8 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
             note(f"tenure: {counted(output.messages, 'message')}; it goes on with --from {cursor}")
         said = {"messages": output.messages, "overtaken": follower.overtaken, "cursor": cursor}
         _conclude(options, "tenure.tail", said, log.reader.rejected, follower.gone)
+        if terminated is not None:
+            raise terminated
     return 0
 
 

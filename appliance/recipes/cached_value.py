@@ -23,6 +23,7 @@ from timeagent.errors import LeaseLost, TenureError, TryAgain, UnknownOutcome, c
 from timeagent.units import Seconds, Span, span_of
 
 from ..bag.writing import Committed, NotCommitted, Outcome, Unknown
+from ..formats.framing import check_payloads
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log
 from ..session.endings import Recall
@@ -147,6 +148,7 @@ class CachedValue:
         of any verb raises. Blocks only where the lease has to be taken first. Raises as ``get``.
         """
         check_type(bytes, value=value)
+        check_payloads([value])
         with self._lock:
             self._using(Mode.X, lambda kept: self._leave_in_memory(kept, value))
 

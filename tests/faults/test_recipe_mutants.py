@@ -113,7 +113,7 @@ MUTANTS = {
         "FenceGate._alone",
         "self._execute('BEGIN IMMEDIATE')",
         "self._execute('BEGIN')",
-        election_tests.test_nobody_passes_beside_another,
+        election_tests.test_nobody_passes_while_another_looks_whether_it_may,
     ),
     "who is not named follows a leader that resigned": Mutant(
         mount_election,
@@ -174,5 +174,11 @@ def test_broken_rule_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with stepped_cluster.SteppedCluster() as cluster:
-        ports = {"site": site, "gates": gates, "town": mount_tests.Town(), "tenure_cluster": cluster}
+        ports = {
+            "site": site,
+            "gates": gates,
+            "town": mount_tests.Town(),
+            "tenure_cluster": cluster,
+            "monkeypatch": monkeypatch,
+        }
         check_noticed(monkeypatch, MUTANTS[name], ports)

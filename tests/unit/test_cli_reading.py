@@ -160,7 +160,10 @@ def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
-def test_tail_prints_what_becomes_final_and_ends_clean_when_interrupted(say: Say, site: Site) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+def test_tail_prints_what_becomes_final_and_says_where_it_was_ended(
+    say: Say, site: Site, number: signal.Signals, code: int
+) -> None:
     publish(say, b"0", b"1")
     with tail(site, "--from", "start") as process:
         assert process.stdout
@@ -168,8 +171,8 @@ def test_tail_prints_what_becomes_final_and_ends_clean_when_interrupted(say: Say
         assert [process.stdout.readline() for _ in range(2)] == [b"0\n", b"1\n"]
         publish(say, b"2")
         assert process.stdout.readline() == b"2\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        process.send_signal(number)
+        assert process.wait(60) == code
         (said,) = process.stderr.read().decode().splitlines()
     assert "3 messages" in said
     publish(say, b"3")
@@ -177,8 +180,8 @@ def test_tail_prints_what_becomes_final_and_ends_clean_when_interrupted(say: Say
         assert process.stdout
         assert process.stderr
         assert json.loads(process.stdout.readline())["payload"] == "3"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        process.send_signal(number)
+        assert process.wait(60) == code
         assert objects(process.stderr.read())[-1]["schema"] == "tenure.tail"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.writing import Committed, NotCommitted, Unknown
+from appliance.formats.framing import MESSAGE_BYTES_MAX
 from appliance.recipes import cached_value as module
 from appliance.recipes.cached_value import EARLY_RECALLS, UNKEPT_USES, CachedValue
 from appliance.session import held
@@ -16,7 +17,7 @@ from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.documents import blocks, run_program
 from tests.support.mutants import Mutant, check_noticed
-from timeagent.errors import LeaseLost, NotTrusted, TenureError, TryAgain, UnknownOutcome
+from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain, UnknownOutcome
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -100,6 +101,14 @@ def test_nothing_is_read_from_memory_past_the_expiry(stage: Stage) -> None:
     assert stage.two.set(b"b") == Committed()
     stage.deaf = False
     assert stage.one.get() == b"b"
+
+
+def test_value_that_could_never_be_written_is_refused(stage: Stage) -> None:
+    stage.one.put(b"a")
+    with pytest.raises(BadRequest, match="message-too-large"):
+        stage.one.put(bytes(MESSAGE_BYTES_MAX + 1))
+    assert stage.one.get() == b"a"
+    assert isinstance(stage.one.flush(), Committed)
 
 
 def test_what_is_put_is_written_when_another_asks(stage: Stage) -> None:

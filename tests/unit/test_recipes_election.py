@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -239,6 +240,23 @@ def test_nobody_passes_beside_another(gates: Callable[..., FenceGate]) -> None:
     assert told.value.code == "busy"
     with other.passing(6):
         pass
+
+
+def test_nobody_passes_while_another_looks_whether_it_may(
+    gates: Callable[..., FenceGate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = gates(), gates(patience_s=0)
+    look, looks = one._refused, count(1)
+
+    def looking(name: str, fence: int) -> int | None:
+        if next(looks) == 2:  # its fence is remembered, and it has not passed
+            with pytest.raises(TryAgain), other.passing(6):
+                pytest.fail("passed")
+        return look(name, fence)
+
+    monkeypatch.setattr(one, "_refused", looking)
+    with one.passing(5):
+        assert next(looks) == 3
 
 
 @pytest.mark.parametrize("wrong", [0, -1, INSTANT_MAX + 1, True, "7"])

@@ -46,7 +46,7 @@ def test_nobody_believes_beside_another_and_what_is_committed_is_read_over_many_
     [
         (0, held, "Lease.halves", "(self, self.second)", "(self,)", "Counter"),
         (2, shard, "Shard.go_by", "self._store.latest_expiry() or 0", "0", "two holders believe"),
-        (137, held, "Lease.take", "part_of(signed)[1] is not Half.COMING", "False", "earlier holder had"),
+        (83, held, "Lease.take", "part_of(signed)[1] is not Half.COMING", "False", "earlier holder had"),
     ],
 )
 def test_wrong_step_of_a_move_is_noticed(

@@ -19,7 +19,7 @@ from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.lease.ceiling import NOTHING_BEFORE, Beginning, CeilingChain, Extended, ShardIdentity, StoppedOrderly
 from appliance.lease.shard import Shard
 from appliance.lease.whole_shard import Suspension
-from appliance.lease.wire import Inspect, LeasePage
+from appliance.lease.wire import NO_REQUEST, Inspect, LeasePage, Revoke
 from appliance.session.endings import LossReason
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
@@ -78,6 +78,8 @@ class MovingWorld(HandSite):
         self.moves = 0
         self.committed: dict[bytes, list[tuple[str, Mode, int]]] = {}
         """Domain, mode and fence of what each message was written under."""
+        self.revoked: set[bytes] = set()
+        """Leases, and halves, whose holder may not have heard yet that somebody ended them."""
         self._domains = "abcd"[: self.steps.choice((1, 2, 3, 4))]
         self._maps = {1: self.map}
         self._store_of: dict[int, LeaseStore] = dict(enumerate(self._stores))
@@ -177,7 +179,7 @@ class MovingWorld(HandSite):
         """Take all steps; look after each what everybody believes, and at the end what everybody reads."""
         kinds = [self._acquire] * 12 + [self._give] * 4 + [self._strengthen] * 6 + [self._renew] * 14
         kinds += [self._pass_time] * 16 + [self._learn] * 8 + [self._write] * 12 + [self._read] * 2 + [self._lose] * 6
-        others = [self._move] * 18 + [self._stop_one] * 4
+        others = [self._move] * 18 + [self._stop_one] * 4 + [self._revoke] * 2
         for number in range(STEPS):
             member = self.steps.choice(self._members)
             step = self.steps.choice([*kinds, *others])
@@ -231,6 +233,23 @@ class MovingWorld(HandSite):
         if up:
             self._stop(self.steps.choice(up))
 
+    def _revoke(self) -> None:
+        """End a lease, or one half of it, without a word to its holder. Who settles that meanwhile renews nothing."""
+        held = [each for member in self._members for each in member.held(tuple(Mode))]
+        if held and not self.calm:
+            lease = self.steps.choice(held)
+            half = self.steps.choice([lease, lease.second or lease])
+            shard = self.transport(half.shard).shard
+            if shard is not None:
+                by = half.signed.witness().holder
+                shard.turn(
+                    [Revoke(request_id=NO_REQUEST, domain=half.domain, correlation_id=half.correlation_id, by=by)]
+                )
+                self.revoked |= {lease.correlation_id, half.correlation_id}
+
+    def _is_revoked(self, lease: Lease) -> bool:
+        return any(each.correlation_id in self.revoked for each in (lease, lease.second or lease))
+
     def _acquire(self, member: Member, name: bytes) -> None:
         del name
         chance = self.steps
@@ -272,7 +291,7 @@ class MovingWorld(HandSite):
 
     def _read(self, member: Member, name: bytes) -> None:
         del name
-        if leases := self._some(member.held(READS)):
+        if leases := self._some([each for each in member.held(READS) if not self._is_revoked(each)]):
             domains = {each.domain for each in leases}
             found = Counter(each.payload for each in member.session.read(LOG, under=leases))
             for payload, under in self.committed.items():
@@ -286,7 +305,7 @@ class MovingWorld(HandSite):
                 (member, lease)
                 for member in self._members
                 for lease in member.session.keeper.held
-                if lease.domain == domain and lease.surely_held()
+                if lease.domain == domain and lease.surely_held() and not self._is_revoked(lease)
             ]
             for place, (member, lease) in enumerate(sure):
                 for other, beside in sure[:place]:

@@ -323,6 +323,8 @@ class History:
 
     revoked: set[bytes] = field(default_factory=set)
     """Leases that an operator may have ended, by correlation id."""
+    revocations: list[tuple[Lease, Instant]] = field(default_factory=list)
+    """Those that were, and when that was said, in true time."""
     attempts: list[Attempt] = field(default_factory=list)
     settled: list[SettledRead] = field(default_factory=list)
     latest: list[LatestRead] = field(default_factory=list)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.formats.lease import Mode
-from appliance.lease.wire import Revoke
+from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.lease.wire import Over, Revoke
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.session import Application, SessionKit, SimulatedRoutes
 from timeagent.errors import ShardUnavailable
@@ -61,6 +61,8 @@ class Operator:
             )
             transport = routes.transport(lease.shard)
             try:
-                transport.call([request], self._world.policy.attempt_timeout_ns)
+                (reply,) = transport.call([request], self._world.policy.attempt_timeout_ns)
+                if isinstance(reply, Over) and reply.outcome is LeaseOutcome.REVOKED:
+                    history.revocations.append((lease, self._world.scheduler.now))
             except ShardUnavailable as problem:
                 self._world.scheduler.note("revokes nothing:", str(problem))

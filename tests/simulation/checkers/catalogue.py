@@ -35,6 +35,7 @@ from tests.simulation.checkers import (
     patient,
     published,
     resumed,
+    revoked,
     served,
     sessions,
     slots,
@@ -74,6 +75,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "alone": alone.check,
     "endings": endings.check,
     "overlap": overlap.check,
+    "revoked": revoked.check,
     "truthful": truthful.check,
     "kept": kept.check,
     "paths": paths.check,
@@ -92,7 +94,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "outlives": outlives.check,
 }
 
-TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check, blocked.check)
+TRUE_TIME = (overlap.check, revoked.check, handed.check, due.check, patient.check, homes.check, blocked.check)
 """Those who rely on clocks that keep their bounds."""
 
 

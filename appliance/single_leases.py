@@ -10,6 +10,7 @@ taken or renewed then, and one that was taken before runs out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -178,10 +179,20 @@ class ByHand:
         return self._over(wire.Relinquish(self._name(), view.domain, view.correlation_id), view).outcome
 
     def revoke(self, view: LeaseView, reason: str) -> tuple[LeaseOutcome, Ending | None]:
-        """End any lease, for a reason that the ledger keeps; return how it ended. Raises as ``acquire``."""
+        """End any lease, for a reason that the ledger keeps; return how it ended. Raises as ``acquire``.
+
+        While its domain moves its half from the shard that comes is ended first, if that answers: by it the lease would
+        live on.
+        """
         if not check_purpose(reason).strip():
             raise BadRequest("no-reason", "a revocation without a reason", hint="say why: it stays in the ledger")
         by = self._holder(reason, os.getpid())
+        for shard in self._cluster.map.shards_of(view.domain)[1:]:
+            with contextlib.suppress(ShardUnavailable):
+                for half in self._cluster.routes.inspect(shard, view.domain)[1]:
+                    if half.holder == view.holder:
+                        ending = wire.Revoke(self._name(), half.domain, half.correlation_id, by)
+                        self._asked(ending, half.domain, shard=shard)
         over = self._over(wire.Revoke(self._name(), view.domain, view.correlation_id, by), view)
         return over.outcome, over.ending
 
@@ -233,9 +244,9 @@ class ByHand:
         assert isinstance(reply, wire.Over), reply
         return reply
 
-    def _asked(self, request: Request, domain: str, waits_ns: Span = 0) -> Reply:
+    def _asked(self, request: Request, domain: str, waits_ns: Span = 0, shard: int | None = None) -> Reply:
         """Ask a domain's shard up to three times under the same id. Raises ShardUnavailable, BadRequest if refused."""
-        shard = self._cluster.map.shards_of(domain)[0]
+        shard = self._cluster.map.shards_of(domain)[0] if shard is None else shard
         transport = self._cluster.routes.transport(shard)
         for attempt in range(ATTEMPTS):
             try:

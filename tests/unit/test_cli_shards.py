@@ -19,7 +19,8 @@ from appliance.lease.transport import SocketTransport
 from appliance.node.records import Registers
 from appliance.node.routes import ShardRoutes
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site, sites, wait_until
+from timeagent.clock import SystemClock
 from timeagent.errors import ShardUnavailable
 from timeagent.keys import Signer, save_private_key
 from timeagent.units import TimeInterval, rfc3339
@@ -143,6 +144,25 @@ def test_lease_that_was_revoked_holds_a_move_up_until_its_expiry_though_its_shar
             soon = cluster.time.now()
             time.now = lambda: TimeInterval.around(lease.expiry_ns + 2 * soon.radius + 1, soon.radius)
             assert finish.waits_for(0, both.number) is None
+        node.stop()
+    node.close()
+
+
+def test_revocation_ends_both_halves_of_a_lease_whose_domain_moves(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        assert node.start() == [0]
+        both = begin(site.registers, site.root_key, lambda before: moved(before, {0: "node1"}))
+        cluster.maps.look()
+        wait_until(SystemClock(), lambda: cluster.map.number == both.number)
+        domain = next(f"d/{n}" for n in count() if cluster.map.shards_of(f"d/{n}")[0] == 0)
+        shards = cluster.map.shards_of(domain)
+        with cluster.session() as session:
+            (lease,) = session.acquire(domain)
+            assert [len(cluster.routes.inspect(shard, domain)[1]) for shard in shards] == [1, 1]
+            assert main(["lease", "revoke", domain, "--yes", domain, "--reason", "test", *site.options()]) == 0
+            assert [cluster.routes.inspect(shard, domain)[1] for shard in shards] == [[], []]
+            wait_until(SystemClock(), lambda: lease.loss is not None)
         node.stop()
     node.close()
 

@@ -52,17 +52,14 @@ class Operator:
             if not held:
                 continue
             lease = kit.chance.choice(held)
-            history.revoked.add(lease.correlation_id)
-            request = Revoke(
-                request_id=kit.chance.randbytes(16),
-                domain=lease.domain,
-                correlation_id=lease.correlation_id,
-                by=lease.signed.witness().holder,
-            )
-            transport = routes.transport(lease.shard)
+            halves = [each for each in (lease.second, lease) if each is not None]
+            history.revoked |= {each.correlation_id for each in halves}
+            by, told = lease.signed.witness().holder, None
             try:
-                (reply,) = transport.call([request], self._world.policy.attempt_timeout_ns)
-                if isinstance(reply, Over) and reply.outcome is LeaseOutcome.REVOKED:
+                for each in halves:
+                    request = Revoke(kit.chance.randbytes(16), each.domain, each.correlation_id, by)
+                    (told,) = routes.transport(each.shard).call([request], self._world.policy.attempt_timeout_ns)
+                if isinstance(told, Over) and told.outcome is LeaseOutcome.REVOKED:
                     history.revocations.append((lease, self._world.scheduler.now))
             except ShardUnavailable as problem:
                 self._world.scheduler.note("revokes nothing:", str(problem))

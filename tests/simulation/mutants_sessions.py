@@ -20,6 +20,12 @@ SESSIONS: tuple[Mutant, ...] = (
         "together",
     ),
     Mutant(
+        "a holder overhears the first of the leases that were ended alone",
+        one(session_leases, "SessionLease.take", "for name in witness.ended", "for name in witness.ended[1:]"),
+        "revoked",
+        "together",
+    ),
+    Mutant(
         "a holder's lease outlives its session lease",
         one(
             held,

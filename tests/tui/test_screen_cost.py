@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from textual._compositor import Compositor
@@ -256,6 +258,12 @@ def test_replay_that_does_too_much_is_caught(
 ) -> None:
     plant(monkeypatch, module, place, old, new)
     monkeypatch.setattr(tests.support.copies, "LOOKS_MAX", 300)
+
+    def slow(*asked: Any) -> ReplayMoment:  # noqa: ANN401 - as it
+        time.sleep(DRAWN)  # else who does not wait for it may find it there all the same
+        return moment_of(*asked)
+
+    monkeypatch.setattr(tui.model.replaying, "moment_of", slow)
     with pytest.raises(AssertionError):
         test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(eventful, monkeypatch)
 

@@ -10,7 +10,7 @@ taken or renewed then, and one that was taken before runs out.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NO_PROCESS: Final = 0
 """Whose lease it is that no process keeps."""
+
+_log = logging.getLogger(__name__)
 
 ASK_AGAIN_NS: Final[Span] = 250 * MS
 """How soon a shard is asked again that does not answer, while there is time."""
@@ -181,18 +183,23 @@ class ByHand:
     def revoke(self, view: LeaseView, reason: str) -> tuple[LeaseOutcome, Ending | None]:
         """End any lease, for a reason that the ledger keeps; return how it ended. Raises as ``acquire``.
 
-        While its domain moves its half from the shard that comes is ended first, if that answers: by it the lease would
-        live on.
+        While its domain moves its half from the shard that comes is ended first: by it the lease would live on. Where
+        that does not answer the other is ended all the same, and a warning says so.
         """
         if not check_purpose(reason).strip():
             raise BadRequest("no-reason", "a revocation without a reason", hint="say why: it stays in the ledger")
         by = self._holder(reason, os.getpid())
         for shard in self._cluster.map.shards_of(view.domain)[1:]:
-            with contextlib.suppress(ShardUnavailable):
+            try:
                 for half in self._cluster.routes.inspect(shard, view.domain)[1]:
                     if half.holder == view.holder:
                         ending = wire.Revoke(self._name(), half.domain, half.correlation_id, by)
                         self._asked(ending, half.domain, shard=shard)
+            except ShardUnavailable as problem:
+                what = f"{view.domain!r} moves to shard {shard_text(shard)}, by which its holder may go on"
+                _log.warning(
+                    "half-not-revoked code=%s reason=%s: %s; revoke it again", problem.code, what, problem.message
+                )
         over = self._over(wire.Revoke(self._name(), view.domain, view.correlation_id, by), view)
         return over.outcome, over.ending
 

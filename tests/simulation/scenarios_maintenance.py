@@ -35,8 +35,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.simulation.scenarios_sharing import with_writer
-from tests.simulation.scheduler import Process
+    from tests.simulation.scheduler import Process
 
 SOME, CACHED, LENT = (*DOMAINS, "acct/3", "acct/4"), "acct/8", "acct/9"
 KINDS = (

@@ -122,7 +122,9 @@ def test_node_that_answers_and_has_no_mount_holds_a_move_up_until_its_ceiling_is
     assert finish.waits_for(0, both.number) == "shard 0 goes by map 1 still", "it may only be slow"
 
 
-def test_lease_that_was_revoked_holds_a_move_up_until_its_expiry_though_its_shard_has_ended(site: Site) -> None:
+def test_lease_that_was_revoked_holds_a_move_up_until_its_expiry_though_its_shard_has_ended(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     def silent(shard: int) -> ShardNumbers:
         raise ShardUnavailable("no-answer", f"nobody answers for shard {shard}")
 
@@ -136,6 +138,7 @@ def test_lease_that_was_revoked_holds_a_move_up_until_its_expiry_though_its_shar
             domain = next(f"d/{n}" for n in count() if cluster.map.shard_of(f"d/{n}") == 0)
             (lease,) = session.acquire(domain)
             assert main(["lease", "revoke", domain, "--yes", domain, "--reason", "test", *site.options()]) == 0
+            assert "half-not-revoked" in caplog.text
             cluster.routes.host.leave(0)
             why = finish.waits_for(0, both.number)
             assert why is not None

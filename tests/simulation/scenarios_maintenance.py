@@ -25,8 +25,9 @@ from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.keyvalues import KeptStore
 from tests.simulation.network import NetworkMishaps
-from tests.simulation.scenarios_moves import LOOK_NS, fault, plan, restart
+from tests.simulation.scenarios_moves import LOOK_NS, fault, plan
 from tests.simulation.scenarios_policies import KINDER, LONGER, SHORTER, STRICTER
+from tests.simulation.scenarios_restarts import any_restart
 from tests.simulation.scenarios_sharing import with_writer
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
@@ -60,7 +61,12 @@ def maintenance(seed: int, *, traced: bool = False) -> World:
     brief = is_brief(chance)
     conditions = Conditions(
         objects=chance.random() < 0.1,
-        lies=chance.choice(("none", "none", "none", "slight")),
+        encoded=chance.random() < 0.1,
+        lies=chance.choice((*("none",) * 5, "slight", "seconds", "steps")),
+        partitions=chance.random() < 0.15,
+        outages=chance.random() < 0.1,
+        delegations=chance.random() < 0.2,
+        permissions=chance.random() < 0.05,
         shards=chance.choice((1, 2)),
         mishaps=Mishaps(crash=chance.choice((0, 0, 500)), pause=chance.choice((0, 40, 120)), pauses=PAUSES[:8]),
         mount=MountMishaps(failure=chance.choice((0, 0, 25)), lost_reply=chance.choice((0, 5))),
@@ -108,8 +114,7 @@ def _maintain(street: Street, chance: random.Random, moves: int) -> None:
     if chance.random() < 0.3 and not world.lying:  # keys end by clocks
         Registrar(world, NODES[:5], chance.choice((1, 3)), street.take_up)
     for _ in range(chance.choice((0, 1, 2, 4))):
-        span = int((0.05 + 0.3 * chance.random()) * SECOND)
-        begin = restart(street, chance.choice(street.nodes), span)
+        begin = any_restart(street, chance.choice(street.nodes), chance.random(), chance.random())
         world.scheduler.call_at(world._some_time(chance.random()), begin)
     for _ in range(chance.choice((0, 0, 1, 2))):
         span = int((0.2 + 3 * chance.random()) * SECOND)

@@ -58,7 +58,7 @@ def restarts(seed: int, *, traced: bool = False) -> World:
     at = SECOND // 2
     while at < conditions.lasts_ns - SECOND:
         at += int((0.5 + 2 * chance.random()) * SECOND)
-        begin = _restart(street, chance.random(), chance.random(), only=only)
+        begin = any_restart(street, street.nodes[0], chance.random(), chance.random(), only=only)
         world.scheduler.call_at(world.scheduler.start_ns + at, begin)
     world.spawn(
         NODES[2],
@@ -80,8 +80,9 @@ def _client(world: World, kind: type[Application], *, only: bool) -> Callable[[P
     return lambda process: kind(world, process, domains, LOGS[:1], 12).run
 
 
-def _restart(street: Street, kind: float, share: float, *, only: bool) -> Callable[[], None]:
-    world, node = street.world, street.nodes[0]
+def any_restart(street: Street, node: str, kind: float, share: float, *, only: bool = False) -> Callable[[], None]:
+    """Return what lets a daemon stop for a restart; ``only``: in order, and soon begun again."""
+    world = street.world
     scheduler, machine = world.scheduler, world.machines[node]
     span = int((0.05 + (0.3 if only else 2 * share**3)) * SECOND)
 

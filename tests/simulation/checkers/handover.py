@@ -29,7 +29,8 @@ def check(history: History, record: Record) -> Iterator[str]:
         if tenant.how == "dropped" and told is not None:
             chain = linked(record, tenant.shard)
             own = max((each.number for _, each in chain if each.incarnation == tenant.incarnation), default=0)
-            if not any(each.number > own and born <= told for born, each in chain):
+            twin = history.clones.get(tenant.node, told) < told  # of the same incarnation, may have deposed it
+            if not twin and not any(each.number > own and born <= told for born, each in chain):
                 yield f"{tenant.node} dropped shard {tenant.shard} at {told}, which nobody else had"
         if tenant.how == "left" and told is not None and tenant.shard in history.shards:
             yield from _given_away(history, tenant, told)

@@ -328,7 +328,7 @@ class Lease:
     def standing(self) -> Lease:
         """Return the lease that has gone on with this half, or else this."""
         first = self.first or self
-        return first if first.second is None and first.correlation_id == self.correlation_id else self
+        return first if first.second is not self and first.correlation_id == self.correlation_id else self
 
     def go_on_with_second(self) -> None:
         """Be held from the shard that came alone: its half is whole now, and the other shard is of no map any more."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from appliance.bag.writing import Committed
+from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
@@ -17,7 +17,7 @@ from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
 from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
-from tests.support.session_world import LOG, payloads, publish
+from tests.support.session_world import LOG, Planted, done_but_failed, not_done, payloads, publish
 from tests.support.shards import acquire, opened
 from tests.support.values import CLUSTER, NODE
 from timeagent.errors import ShardUnavailable, TryAgain
@@ -490,6 +490,28 @@ def misses_the_end_of_a_move(site: MovingSite, session: Session, answers_lost: i
     site.moves_on(known=known)
     site.coming[NEWER].script = ["lost"] * answers_lost
     return lease
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_messages_in_doubt_are_counted_under_the_half_that_has_gone_on_and_moves_again(
+    site: MovingSite, *, together: bool
+) -> None:
+    mount = Planted(site.storage)
+    session = site.session(session_leases=together, storage=mount)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    mount.at("publish", ".msg", done_but_failed)
+    for _ in range(2):
+        mount.at("look", site.bag_now(LOG).path, not_done)
+    assert isinstance(publish(session, [lease], b"1", b"2"), Unknown)
+    site.after()
+    site.renews(session)
+    site.moves_on()
+    site.renews(session)
+    assert (lease.shard, len(lease.halves())) == (NEW, 2)
+    assert session.resolve(LOG, [lease]) == Committed()
+    assert lease.messages == 2
 
 
 # Its session lease is renewed meanwhile, as half of one, and would not be due again before the lease is over.

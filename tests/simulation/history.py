@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from timeagent.units import SECOND
+
 if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.lease import Mode
@@ -366,6 +368,8 @@ class History:
     """How those are called who act outside the record: two of them never have one domain at one true instant."""
     served_within_ns: Span | None = None
     """How long anybody may wait for leases; None: who waits has to be patient."""
+    asked_before_ns: Span = SECOND
+    """So long before a node gives a shard away, at most, it has asked the owner."""
     queuing: str = ""
     """How those are called who wait for one domain and get it in the order in which they come."""
     asked: dict[object, Instant] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from tests.simulation.history import Said
 from tests.simulation.lock import SimulatedLock
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.errors import BadTime
+from timeagent.keys import KeyInUse
 from timeagent.sources.port import Sample
 from timeagent.units import TimeInterval
 
@@ -119,7 +120,7 @@ class MachineNode:
         self.asked = 0
         """How often its source was asked, by whatever process."""
         self._history = history
-        self._signer = signer
+        self._key = KeyInUse(signer)
         self._radius_ns_max = radius_ns_max
         self._edge = edge
         self._processes = 0
@@ -133,8 +134,8 @@ class MachineNode:
         self.machine.set_forward(span)
 
     def rekey(self, signer: Signer) -> None:
-        """Let processes that begin from now on sign with another key."""
-        self._signer = signer
+        """Let all processes sign with another key from now on."""
+        self._key.use(signer, None)
 
     def lie(self, span: Span) -> None:
         """Let the source say from now on that true time is so much later than it is."""
@@ -155,7 +156,7 @@ class MachineNode:
         inner = EmbeddedTime(
             self.machine,
             [MeasuringSource(self, self._edge)],
-            self._signer,
+            self._key,
             radius_ns_max=self._radius_ns_max,
             clock_epoch=self._processes * 1_000,
         )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
 
 SOME, CACHED, LENT = (*DOMAINS, "acct/3", "acct/4"), "acct/8", "acct/9"
+LIES, EMBEDDED_LIES = (*("none",) * 5, "slight", "seconds", "steps"), ("none", "set", "set", "lie")
 KINDS = (
     Application,
     Bounded,
@@ -59,10 +60,12 @@ def maintenance(seed: int, *, traced: bool = False) -> World:
     """Shards move, daemons are restarted, policies change, keys rotate, leases are revoked; much goes wrong besides."""
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
+    embedded = chance.random() < 0.15
     conditions = Conditions(
+        embedded=embedded,
         objects=chance.random() < 0.1,
         encoded=chance.random() < 0.1,
-        lies=chance.choice((*("none",) * 5, "slight", "seconds", "steps")),
+        lies=chance.choice(EMBEDDED_LIES if embedded else LIES),
         partitions=chance.random() < 0.15,
         outages=chance.random() < 0.1,
         delegations=chance.random() < 0.2,
@@ -81,6 +84,7 @@ def maintenance(seed: int, *, traced: bool = False) -> World:
     world.records_change = True
     street = Street(world, NODES[: chance.choice((2, 3))])
     world.history.reliable = False
+    world.history.asked_before_ns += PAUSES[7]
     world.history.alone = "" if world.lying else "outside"
     if chance.random() < 0.15:
         street.kept = KeptStore(world, chance.choice((0, 10, 30)))

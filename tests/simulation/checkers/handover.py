@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.checkers.patient import linked
-from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
 HARMLESS = ("mount", "stopping")
 """A node that is told to stop answers until it has stopped."""
-
-ASKED_NS = SECOND
-"""So long before a node gives a shard away, at most, it has asked the owner."""
 
 
 def check(history: History, record: Record) -> Iterator[str]:
@@ -43,5 +39,10 @@ def _given_away(history: History, tenant: Tenant, told: int) -> Iterator[str]:
     harmless = (*HARMLESS, *(("down",) if history.clones.get(owner, told) < told else ()))
     for fault in history.faults:
         concerned = fault.node == owner or (fault.node == tenant.node and fault.what == "cut")
-        if concerned and fault.what not in harmless and fault.from_ns < told - ASKED_NS and told < fault.until_ns:
+        if (
+            concerned
+            and fault.what not in harmless
+            and fault.from_ns < told - history.asked_before_ns
+            and told < fault.until_ns
+        ):
             yield f"{tenant.node} gave shard {tenant.shard} at {told} to {owner}, which was {fault.what}"

@@ -382,7 +382,7 @@ class Record:
         """Take a finished run, whose ledger blocks stand in the order in which they were signed."""
         self.server = server = world.server
         self.policy = world.policy
-        self._blocks = world.history.blocks
+        self._blocks = dict.fromkeys(world.history.blocks)  # a cloned machine may write the same once more
         self._real = world.founded.real
         self.policies = {number: _policy(data) for number, data in self._numbered("policy")}
         self._trusts = {number: _trust(data) for number, data in self._numbered("trust")}

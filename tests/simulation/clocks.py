@@ -81,15 +81,13 @@ class SimulatedTime:
         self._frozen_at = self.believed_ns()
 
     def thaw(self, *, right: bool) -> None:
-        """Go on from where it stopped, or, ``right``, from what it would show. Boot time never catches up."""
+        """Go on from where it stopped, or, ``right``, set to what it would show. Boot time never catches up."""
         if self._frozen_at is None:
             return
         self._boot = self._scheduler.now - self._frozen_boot
-        self._anchor_believed = self._frozen_at
+        self._anchor_true, self._anchor_believed, self._frozen_at = self._scheduler.now, self._frozen_at, None
         if right:
-            self._anchor_believed = self._scheduler.now
-        self._anchor_true = self._scheduler.now
-        self._frozen_at = None
+            self.set_forward(self._scheduler.now - self._anchor_believed)
 
     def of_process(self) -> SimulatedTime:
         """Return the time as one process has it: by the page of its node's agent, the same for all."""

@@ -203,12 +203,13 @@ class Finish:
         """
         name = f"shard {shard_text(shard)}"
         try:
+            now = self.time.now()  # before the look, which shows what was linked while the ceiling before it lasted
             newest = newest_record(StoredChain(self.storage, chain_path(*chain_of(shard))))
             if newest is None:
                 return None
             grants = newest.kind is CeilingKind.RUNNING
             until = newest.ceiling_ns if grants else newest.settle_to_ns if alone else 0
-            if self.time.now().surely_past(until):
+            if now.surely_past(until):
                 return None
         except TenureError as problem:
             return f"the chain of {name} cannot be read: {problem.message}"

@@ -5,7 +5,8 @@ looked at afresh afterwards showing that record and no higher number. The order 
 
 1. link     the next number; a number that another has means that another is the owner;
 2. look     afresh: a higher number means the same (a slot that was pruned can be linked again by who slept long);
-3. use      the new ceiling, and only now.
+3. look     at the newest map, where the ceiling before may be past: a move may have ended without this shard;
+4. use      the new ceiling, and only now.
 
 A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
 
@@ -33,14 +34,14 @@ from typing import Final, Protocol
 import msgspec
 
 from timeagent.clock import NodeTime
-from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
+from timeagent.errors import BadConfiguration, Damaged, Environment, TenureError, TryAgain
 from timeagent.keys import KeyInUse, Signer
 from timeagent.units import SECOND, Instant, rfc3339
 
 from ..formats.chains import CeilingKind, CeilingRecord, ceiling_of, open_ceiling
 from ..formats.framing import Kind
 from ..formats.policy import PolicyNumbers
-from ..formats.shardmap import chain_of, shard_number
+from ..formats.shardmap import ShardMap, chain_of, shard_number
 from ..formats.stamped import sign
 
 RECORDS_KEPT: Final = 64
@@ -143,6 +144,9 @@ class CeilingChain:
     apart: bool = False
     """Whether extensions touch the mount in a thread of their own, which begins with the first."""
 
+    look_at_maps: Callable[[], ShardMap] | None = None
+    """Returns the newest map, for a right that begins or had lapsed: who ended a move meanwhile took it for past."""
+
     def __post_init__(self) -> None:
         self._jobs: SimpleQueue[tuple[Future[Listed], Callable[[], Listed]] | None] = SimpleQueue()
         self._under_way: Future[Listed] | None = None
@@ -159,6 +163,8 @@ class CeilingChain:
         """The newest record of this incarnation that was linked and seen; 0 before the first."""
         self.ceiling_ns: Instant = 0
         """Until when grants may reach now: 0 before the first record, and once deposed."""
+        self.newest_map: ShardMap | None = None
+        """By which its shard is to go before it grants; None: none was looked for."""
         self._pruned_to = 0
         self.floor_ns: Instant = 0
         """The shard floor at the start of this run: from the newest record before it."""
@@ -324,6 +330,11 @@ class CeilingChain:
         listed = linked or look_for(self._port, number)
         if isinstance(listed, list):
             self._prune([each for each in listed if each <= number - RECORDS_KEPT])
+            if self.look_at_maps is not None and self._time.now().latest >= self.ceiling_ns:
+                try:
+                    self.newest_map = self.look_at_maps()
+                except TenureError as problem:
+                    return InDoubt(f"record {number} is linked, and the newest map was not read: {problem.message}")
         return listed
 
     def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> Extended:

@@ -158,10 +158,8 @@ class Shard:
         """Link the first ceiling record; ``Extended``: the shard grants now. InDoubt: ask again. Raises BadTime."""
         began = self._linked(self._chain.begin())
         if isinstance(began, Extended):
-            self._eviction.begin(
-                max(self._chain.floor_ns, self._follows.floor_ns),
-                max(self._chain.settle_to_ns, self._follows.settle_to_ns),
-            )
+            chain, follows = self._chain, self._follows
+            self._eviction.begin(max(chain.floor_ns, follows.floor_ns), max(chain.settle_to_ns, follows.settle_to_ns))
             if self._going.half is Half.LEAVING:  # what ran before it granted leases that it knows nothing of
                 self._going.alone_until_ns = self._eviction.settle_to_ns
             self._flush()
@@ -363,11 +361,8 @@ class Shard:
             if until is not None and not self._going.over:
                 return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
             fence, floor, settle_to = self._store.highest()
-            alone = self._going.alone_until_ns
-            self._end = (
-                max(floor, fence, self._eviction.floor_ns, alone),
-                max(settle_to, self._eviction.settle_to_ns, alone),
-            )
+            alone, evicted = self._going.alone_until_ns, self._eviction
+            self._end = max(floor, fence, evicted.floor_ns, alone), max(settle_to, evicted.settle_to_ns, alone)
         finished = self._linked(self._chain.finish(*self._end))
         if not isinstance(finished, Extended):
             return finished
@@ -479,6 +474,9 @@ class Shard:
 
     def _begin_turn(self, looked: tuple[TimeInterval, SignedTime] | None = None) -> Turn:
         """Look at the clock, if that was not done just now. Raises BadTime, also where the witness key has ended."""
+        newest, self._chain.newest_map = self._chain.newest_map, None
+        if newest is not None and newest.half_of(self._identity.number) in (Half.LEAVING, None):
+            self.go_by(newest)
         now, token = looked or self._time.now_and_token()
         self._signer.signer_at(token.midpoint_ns)
         if token.midpoint_ns < self._batch_signer.not_before_ns:

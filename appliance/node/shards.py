@@ -461,7 +461,8 @@ class ShardHost:
         origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
         apart = self._shard_runtime.chain_apart
-        chain = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin, apart)
+        look = self._registers.newest_map
+        chain = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin, apart, look)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
         if log is not None:
@@ -503,10 +504,6 @@ class ShardHost:
                     raise
                 began = ceiling.InDoubt(problem.message)
             if isinstance(began, ceiling.Extended):
-                # Who ends a move meanwhile has seen the record of this run; who did before has published the map.
-                newest = shard_map if said is not None else self._until_read(self._registers.newest_map, until)
-                if newest.half_of(shard) in (Half.LEAVING, None):
-                    running.go_by(newest)
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 served = running, store, self._server(running, shard, guard), chain, ledger, spool, guard
                 return HostedShard(identity, *served, means, self._time, self._policy, log, place)

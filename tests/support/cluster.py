@@ -216,7 +216,9 @@ class HandSite:
             self.map,
             self.policy,
             store=store,
-            chain=CeilingChain(stored, self.time, WITNESS_KEY, self.policy, identity, origin),
+            chain=CeilingChain(
+                stored, self.time, WITNESS_KEY, self.policy, identity, origin, look_at_maps=lambda: self.map
+            ),
             time=self.time,
             signer=WITNESS_KEY,
             ledger=self._ledgers[shard],

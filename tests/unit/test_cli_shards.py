@@ -13,17 +13,20 @@ from appliance.admin.moving import DEAF_NS, Finish, begin, moved, moves_text, re
 from appliance.daemon.daemon import Node
 from appliance.doctor.health import judge_shard
 from appliance.formats.framing import Kind
+from appliance.formats.paths import chain_path
 from appliance.formats.shardmap import ShardMap
+from appliance.formats.stamped import sign
 from appliance.formats.witness import Half
+from appliance.lease.ceiling import newest_record
 from appliance.lease.transport import SocketTransport
-from appliance.node.records import Registers
+from appliance.node.records import Registers, StoredChain
 from appliance.node.routes import ShardRoutes
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import ShardUnavailable
 from timeagent.keys import Signer, save_private_key
-from timeagent.units import TimeInterval, rfc3339
+from timeagent.units import MINUTE, MS, SECOND, TimeInterval, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,6 +123,33 @@ def test_node_that_answers_and_has_no_mount_holds_a_move_up_until_its_ceiling_is
     assert finish.waits_for(0, both.number) is None
     time.ahead = 0
     assert finish.waits_for(0, both.number) == "shard 0 goes by map 1 still", "it may only be slow"
+
+
+def test_record_that_was_linked_while_the_one_before_lasted_is_seen_by_who_ends_a_move(site: Site) -> None:
+    def silent(shard: int) -> ShardNumbers:
+        raise ShardUnavailable("no-answer", f"nobody answers for shard {shard}")
+
+    with site.open() as cluster:
+        node = Node(cluster)
+        assert node.start() == [0]
+        chain = StoredChain(site.storage, chain_path(1, 0))
+        newest = newest_record(chain)
+        assert newest is not None
+        time = LaterTime(cluster.time)
+
+        def now() -> TimeInterval:
+            """Return a time beyond the record that is newest before this; the next one is linked at once then."""
+            chain.link(newest.number + 1, sign(Kind.CEILING, replace(newest, **longer), cluster.keys.witness.in_use))
+            return TimeInterval.around(newest.ceiling_ns + SECOND, MS)
+
+        longer = {"number": newest.number + 1, "ceiling_ns": newest.ceiling_ns + MINUTE}
+        time.now = now
+        finish = Finish(site.registers, site.storage, cast("Any", time), silent, lambda _: None)
+        why = finish.goes_on(0)
+        assert why is not None
+        assert rfc3339(newest.ceiling_ns + MINUTE) in why
+        node.stop()
+    node.close()
 
 
 def test_lease_that_was_revoked_holds_a_move_up_until_its_expiry_though_its_shard_has_ended(

@@ -13,14 +13,14 @@ from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
-from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
+from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, ShardIdentity, StoppedOrderly
 from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, Planted, done_but_failed, not_done, payloads, publish
-from tests.support.shards import acquire, opened
-from tests.support.values import CLUSTER, NODE
-from timeagent.errors import ShardUnavailable, TryAgain
+from tests.support.shards import MemoryChain, acquire, opened
+from tests.support.values import CLUSTER, NODE, WITNESS_KEY
+from timeagent.errors import Damaged, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -311,6 +311,52 @@ def test_shards_serve_who_goes_by_the_map_that_they_go_by(site: MovingSite) -> N
     assert [asked(NEW, number) for number in (1, 2, 3)] == ["newer-map", "Granted", "map-not-yet"]
     site.after()
     assert [asked(NEW, number) for number in (1, 2, 3)] == ["newer-map", "newer-map", "Denied"]
+
+
+# Whoever moves shards took its right for past, and has ended the move, or will: no lease from before is out.
+def test_shard_that_stood_still_beyond_its_ceiling_has_seen_the_move_before_it_grants_again(site: MovingSite) -> None:
+    def asked(domain: str, map_number: int) -> str:
+        request = acquire(site, domain, request_id=site.chance.randbytes(16))  # type: ignore[arg-type]
+        (reply,) = site.old.turn([replace(request, map_number=map_number)])
+        return reply.code if isinstance(reply, Unavailable) else type(reply).__name__
+
+    assert asked("d", 1) == "Granted"
+    site.map = site.both_map
+    site.start(NEW)
+    assert asked("e", 1) == "Granted"
+    site.time.advance(2 * site.policy.lease_term_max_ns)
+    assert asked("f", 1) == "newer-map"
+    assert asked("f", 2) == "Granted"
+    site.map = site.new_map
+    site.time.advance(2 * site.policy.lease_term_max_ns)
+    assert asked("g", 2) == "newer-map"
+
+
+def test_right_that_had_lapsed_counts_once_the_newest_map_was_read(site: MovingSite) -> None:
+    reads: list[ShardMap | TenureError] = [Environment("planted", "no mount"), site.map]
+
+    def read() -> ShardMap:
+        found = reads.pop(0)
+        if isinstance(found, TenureError):
+            raise found
+        return found
+
+    identity = ShardIdentity(CLUSTER, 1, 0, NODE, b"a run ..")
+    chain = CeilingChain(MemoryChain(), site.time, WITNESS_KEY, site.policy, identity, look_at_maps=read)
+    began = chain.begin()
+    assert isinstance(began, InDoubt)
+    assert "no mount" in began.reason
+    assert (chain.number, chain.newest_map) == (0, None)
+    assert isinstance(chain.begin(), Extended)
+    assert (chain.number, chain.newest_map, reads) == (1, site.map, [])
+    site.time.advance(chain.ceiling_ns - site.time.now().latest - 1)
+    assert isinstance(chain.extend(), Extended), "it lasted until this was linked, and nobody took it for past"
+    reads += [Damaged("planted", "no map"), site.both_map]
+    site.time.advance(chain.ceiling_ns - site.time.now().latest)
+    assert isinstance(chain.extend(), InDoubt)
+    assert chain.number == 2
+    assert isinstance(chain.extend(), Extended)
+    assert (chain.number, chain.newest_map) == (3, site.both_map)
 
 
 # What a lease from the old shard alone allows until then, a successor must be above, also where that lease is not over.

@@ -126,7 +126,8 @@ class CachedValue:
     def set(self, value: bytes) -> Outcome:
         """Write a value, and return what became of it. Blocks for the lease, and until the mount has it.
 
-        Unknown is resolved before anybody else gets the lease, as with ``Session.publish``. Raises as ``get``.
+        Unknown, which is said of what ``put`` had left in memory too, is resolved before anybody else gets the lease,
+        as with ``Session.publish``. Raises as ``get``.
         """
         check_type(bytes, value=value)
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.writing import Committed
+from appliance.bag.writing import Committed, NotCommitted
 from appliance.recipes.cached_value import CachedValue
 from tests.simulation.actors.session import SessionKit
 from tests.simulation.actors.writer import said
@@ -110,9 +110,9 @@ class Caching:
             self._put.append(use)
         else:
             use.outcome = said(found)  # type: ignore[arg-type]
-            if isinstance(found, Committed):
+            if not isinstance(found, NotCommitted):
                 for each in self._put:
-                    each.outcome = "committed"
+                    each.outcome = "committed" if isinstance(found, Committed) else "lost"
                 self._put.clear()
         scheduler.note("is told", f"{what} {use.value!r} {use.outcome}")
         return use

@@ -13,10 +13,14 @@ from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
+from appliance.lease import ceiling
+from appliance.lease import shard as shard_module
 from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, ShardIdentity, StoppedOrderly
 from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
+from appliance.session import held
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
+from tests.support.mutants import Mutant, check_noticed
 from tests.support.session_world import LOG, Planted, done_but_failed, not_done, payloads, publish
 from tests.support.shards import MemoryChain, acquire, opened
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
@@ -690,3 +694,29 @@ def test_half_that_is_taken_late_is_not_asked_for_beyond_the_cap_on_the_hold(sit
     assert lease.second is not None
     assert lease.until_ns is not None
     assert max(lease.own_expiry_ns, lease.second.expiry_ns) <= lease.until_ns
+
+
+MUTANTS = {
+    "a right that had lapsed is had again unseen": Mutant(
+        ceiling, "CeilingChain._link_and_look", "self._time.now().latest >= self.ceiling_ns", "not self.ceiling_ns",
+        test_shard_that_stood_still_beyond_its_ceiling_has_seen_the_move_before_it_grants_again,
+    ),
+    "what was seen is gone by at the next look for a map": Mutant(
+        shard_module, "Shard._begin_turn", "newest is not None and", "False and",
+        test_shard_that_stood_still_beyond_its_ceiling_has_seen_the_move_before_it_grants_again,
+    ),
+    "a map that is damaged ends the shard": Mutant(
+        ceiling, "CeilingChain._link_and_look", "TenureError", "Environment",
+        test_right_that_had_lapsed_counts_once_the_newest_map_was_read,
+    ),
+    "what was in doubt stays with the half that it was written under": Mutant(
+        held, "Lease.standing", "first.second is not self", "first.second is None",
+        test_messages_in_doubt_are_counted_under_the_half_that_has_gone_on_and_moves_again, (False,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_step_is_noticed(name: str, site: MovingSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_noticed(monkeypatch, MUTANTS[name], {"site": site})

@@ -330,12 +330,17 @@ class CeilingChain:
         listed = linked or look_for(self._port, number)
         if isinstance(listed, list):
             self._prune([each for each in listed if each <= number - RECORDS_KEPT])
-            if self.look_at_maps is not None and self._time.now().latest >= self.ceiling_ns:
+            if self.look_at_maps is not None and self._time.now().latest >= self._lasts_ns():
                 try:
                     self.newest_map = self.look_at_maps()
                 except TenureError as problem:
                     return InDoubt(f"record {number} is linked, and the newest map was not read: {problem.message}")
         return listed
+
+    def _lasts_ns(self) -> Instant:
+        """Return until when this incarnation had the right before the pending record, in this run or an earlier one."""
+        before = None if self._newest is None else self._newest.record
+        return before.ceiling_ns if before is not None and before.incarnation == self._identity.incarnation else 0
 
     def _next_record(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant) -> Extended:
         newest = None if self._newest is None else self._newest.record

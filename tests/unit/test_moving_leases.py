@@ -698,11 +698,11 @@ def test_half_that_is_taken_late_is_not_asked_for_beyond_the_cap_on_the_hold(sit
 
 MUTANTS = {
     "a right that had lapsed is had again unseen": Mutant(
-        ceiling, "CeilingChain._link_and_look", "self._time.now().latest >= self.ceiling_ns", "not self.ceiling_ns",
+        ceiling, "CeilingChain._link_and_look", "self._time.now().latest >= self._lasts_ns()", "not self._lasts_ns()",
         test_shard_that_stood_still_beyond_its_ceiling_has_seen_the_move_before_it_grants_again,
     ),
     "what was seen is gone by at the next look for a map": Mutant(
-        shard_module, "Shard._begin_turn", "newest is not None and", "False and",
+        shard_module, "Shard._begin_turn", "newest is not None", "False",
         test_shard_that_stood_still_beyond_its_ceiling_has_seen_the_move_before_it_grants_again,
     ),
     "a map that is damaged ends the shard": Mutant(

@@ -13,7 +13,7 @@ from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
-from appliance.lease import ceiling
+from appliance.lease import ceiling, decisions
 from appliance.lease import shard as shard_module
 from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, ShardIdentity, StoppedOrderly
 from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
@@ -696,6 +696,28 @@ def test_half_that_is_taken_late_is_not_asked_for_beyond_the_cap_on_the_hold(sit
     assert max(lease.own_expiry_ns, lease.second.expiry_ns) <= lease.until_ns
 
 
+# The half from the shard that comes is given back with a watermark above all that the one that left has said.
+def test_who_reads_by_hints_after_a_move_finds_what_was_written_before_it(site: MovingSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", timeout_s=0)
+    assert isinstance(publish(session, [lease], b"alone"), Committed)
+    site.both()
+    for _ in range(6):
+        site.renews(session)
+    site.map = site.new_map
+    assert site.old.go_by(site.new_map)
+    end = site.old.stop_orderly()
+    assert isinstance(end, StoppedOrderly)
+    assert isinstance(publish(session, [lease], b"both"), Committed)
+    assert lease.watermark_ns is not None
+    assert lease.watermark_ns > end.floor_ns
+    session.relinquish([lease])
+    assert site.new.go_by(site.new_map, Beginning(end.floor_ns, end.settle_to_ns))
+    reader = site.session()
+    leases = reader.acquire("d", timeout_s=0)
+    assert [each.payload for each in reader.read_domains(LOG, under=leases)] == [b"alone", b"both"]
+
+
 MUTANTS = {
     "a right that had lapsed is had again unseen": Mutant(
         ceiling, "CeilingChain._link_and_look", "self._time.now().latest >= self._lasts_ns()", "not self._lasts_ns()",
@@ -708,6 +730,10 @@ MUTANTS = {
     "a map that is damaged ends the shard": Mutant(
         ceiling, "CeilingChain._link_and_look", "TenureError", "Environment",
         test_right_that_had_lapsed_counts_once_the_newest_map_was_read,
+    ),
+    "who comes knows what was written before it came": Mutant(
+        decisions, "raised", "memory.hints.complete_from_ns >= floor_ns", "floor_ns <= memory.floor_ns",
+        test_who_reads_by_hints_after_a_move_finds_what_was_written_before_it,
     ),
     "what was in doubt stays with the half that it was written under": Mutant(
         held, "Lease.standing", "first.second is not self", "first.second is None",

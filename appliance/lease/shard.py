@@ -110,10 +110,9 @@ class Shard:
     ) -> None:
         """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume().
 
-        ``shard_map``: the newest that is known, or that by which the run went; the shard is of it. ``follows``: how the
-        chains ended that this one follows; nothing while it is one that comes. ``log``: keeps each turn; taken over.
+        ``shard_map``: the newest that is known, or that by which the run went. ``follows``: how the chains ended that
+        this one follows; nothing while it is one that comes. ``log``: keeps each turn; taken over.
         """
-        assert shard_map.half_of(identity.number) is not None
         self._identity = identity
         self._store = store
         self._log = log

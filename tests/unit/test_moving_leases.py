@@ -13,7 +13,7 @@ from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
-from appliance.lease import ceiling, decisions
+from appliance.lease import ceiling
 from appliance.lease import shard as shard_module
 from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, ShardIdentity, StoppedOrderly
 from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
@@ -730,10 +730,6 @@ MUTANTS = {
     "a map that is damaged ends the shard": Mutant(
         ceiling, "CeilingChain._link_and_look", "TenureError", "Environment",
         test_right_that_had_lapsed_counts_once_the_newest_map_was_read,
-    ),
-    "who comes knows what was written before it came": Mutant(
-        decisions, "raised", "memory.hints.complete_from_ns >= floor_ns", "floor_ns <= memory.floor_ns",
-        test_who_reads_by_hints_after_a_move_finds_what_was_written_before_it,
     ),
     "what was in doubt stays with the half that it was written under": Mutant(
         held, "Lease.standing", "first.second is not self", "first.second is None",

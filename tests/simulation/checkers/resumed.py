@@ -2,8 +2,8 @@
 
 What is left is found once on each machine, and gone on with once at all: not by a cloned machine too. It is what it
 was, by the same map, or by a newer one that it leaves with, which it looks for where its right had lapsed. The first
-that is signed afterwards is not before the last that was signed before. Where nothing happens but restarts in order, and moves, each of them is gone on with, and no holder of a lease for a full term loses
-it (a move: ``unmoved.py``).
+that is signed afterwards is not before the last that was signed before. Where nothing happens but restarts in order,
+and moves, each of them is gone on with, and no holder of a lease for a full term loses it (a move: ``unmoved.py``).
 """
 
 from __future__ import annotations

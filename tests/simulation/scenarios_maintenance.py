@@ -27,7 +27,7 @@ from tests.simulation.keyvalues import KeptStore
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scenarios_moves import LOOK_NS, fault, plan
 from tests.simulation.scenarios_policies import KINDER, LONGER, SHORTER, STRICTER
-from tests.simulation.scenarios_restarts import any_restart
+from tests.simulation.scenarios_restarts import CLOCK_IS_SET, any_restart
 from tests.simulation.scenarios_sharing import with_writer
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
@@ -118,7 +118,8 @@ def _maintain(street: Street, chance: random.Random, moves: int) -> None:
     if chance.random() < 0.3 and not world.lying:  # keys end by clocks
         Registrar(world, NODES[:5], chance.choice((1, 3)), street.take_up)
     for _ in range(chance.choice((0, 1, 2, 4))):
-        begin = any_restart(street, chance.choice(street.nodes), chance.random(), chance.random())
+        kind = chance.random() * (1 if world.lying else CLOCK_IS_SET)  # some here count on clocks
+        begin = any_restart(street, chance.choice(street.nodes), kind, chance.random())
         world.scheduler.call_at(world._some_time(chance.random()), begin)
     for _ in range(chance.choice((0, 0, 1, 2))):
         span = int((0.2 + 3 * chance.random()) * SECOND)
@@ -136,7 +137,7 @@ def _accompany(world: World, chance: random.Random) -> None:
         "settler": on_log(world, "settler", LOGS[0], 6),
         "reader": on_log(world, "reader", LOGS[0], 6),
     }
-    if chance.random() < 0.15 and not world.lying:  # both count on clocks
+    if chance.random() < 0.25 and not world.lying:  # both count on clocks
         desks = Desks(world)
         desks.begin(NODES[4], "daemon of n5", [2 * SECOND], alone=chance.random() < 0.7)
         for n in range(2):

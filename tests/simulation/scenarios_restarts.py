@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 AMID_NS: Span = 400 * MS
 """So soon after a daemon was told to stop, or has begun again, it is killed: most of it is over then."""
 
+CLOCK_IS_SET = 0.92
+"""From here on a kind of restart at which the clock is set back."""
+
 
 def restarts(seed: int, *, traced: bool = False) -> World:
     """Daemons stop for a restart and go on: in order, or killed amid it, on another boot, cloned, at another time."""
@@ -110,7 +113,7 @@ def any_restart(street: Street, node: str, kind: float, share: float, *, only: b
             street.restart(node, span, lambda: soon(span))
         elif kind < 0.84:
             street.restart(node, span, lambda: street.clone(node))
-        elif kind < 0.92:
+        elif kind < CLOCK_IS_SET:
             street.restart(node, span, boot_anew)
         else:
             street.restart(node, span, set_back)

@@ -364,7 +364,7 @@ class History:
     """Who had a domain that it might not keep for long, until when it was renewed, and the latest that is allowed."""
     overstayed: set[str] = field(default_factory=set)
     """The nodes that went on with a key which had ended."""
-    alone: str = ""
+    alone: str | tuple[str, ...] = ()
     """How those are called who act outside the record: two of them never have one domain at one true instant."""
     served_within_ns: Span | None = None
     """How long anybody may wait for leases; None: who waits has to be patient."""

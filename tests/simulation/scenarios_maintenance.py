@@ -10,7 +10,9 @@ from tests.simulation.actors.bounded import Bounded, Outside
 from tests.simulation.actors.cached import Caching
 from tests.simulation.actors.crossing import Crossing
 from tests.simulation.actors.governor import Governor, watched
+from tests.simulation.actors.leading import OverLease
 from tests.simulation.actors.lending import Borrower, Desks
+from tests.simulation.actors.locking import Locking
 from tests.simulation.actors.mover import Mover
 from tests.simulation.actors.packer import Packing
 from tests.simulation.actors.paths import PathTask
@@ -85,7 +87,7 @@ def maintenance(seed: int, *, traced: bool = False) -> World:
     street = Street(world, NODES[: chance.choice((2, 3))])
     world.history.reliable = False
     world.history.asked_before_ns += PAUSES[7]
-    world.history.alone = "" if world.lying else "outside"
+    world.history.alone = () if world.lying else ("outside", "locking")
     if chance.random() < 0.15:
         street.kept = KeptStore(world, chance.choice((0, 10, 30)))
     if chance.random() < 0.2:
@@ -148,6 +150,10 @@ def _accompany(world: World, chance: random.Random) -> None:
         )
     else:  # what has been lent is over when it was to be, revoked or not
         others["operator"] = lambda process: Operator(world, process, 6).run
+    if not world.lying:  # who leads, or is alone, goes by the clock
+        names = tuple(f"candidate {n}" for n in range(3))
+        others |= {each: lambda process: OverLease(world, process, names, 9).run for each in names[:2]}
+        others |= {f"locking {n}": lambda process: Locking(world, process, 9, sizes=(2,)).run for n in range(2)}
     for name in chance.sample(sorted(others), chance.choice((0, 1, 2, 3))):
         world.spawn(chance.choice(NODES[2:]), name, others[name])
 

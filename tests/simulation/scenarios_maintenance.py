@@ -139,7 +139,7 @@ def _accompany(world: World, chance: random.Random) -> None:
         "settler": on_log(world, "settler", LOGS[0], 6),
         "reader": on_log(world, "reader", LOGS[0], 6),
     }
-    if chance.random() < 0.25 and not world.lying:  # both count on clocks
+    if chance.random() < 0.45 and not world.lying:  # both count on clocks
         desks = Desks(world)
         desks.begin(NODES[4], "daemon of n5", [2 * SECOND], alone=chance.random() < 0.7)
         for n in range(2):
@@ -154,7 +154,7 @@ def _accompany(world: World, chance: random.Random) -> None:
         names = tuple(f"candidate {n}" for n in range(3))
         others |= {each: lambda process: OverLease(world, process, names, 9).run for each in names[:2]}
         others |= {f"locking {n}": lambda process: Locking(world, process, 9, sizes=(2,)).run for n in range(2)}
-    for name in chance.sample(sorted(others), chance.choice((0, 1, 2, 3))):
+    for name in chance.sample(sorted(others), chance.choice((0, 2, 3, 5))):
         world.spawn(chance.choice(NODES[2:]), name, others[name])
 
 

@@ -360,8 +360,11 @@ class Shard:
             if until is not None and not self._going.over:
                 return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
             fence, floor, settle_to = self._store.highest()
-            alone, evicted = self._going.alone_until_ns, self._eviction
-            self._end = max(floor, fence, evicted.floor_ns, alone), max(settle_to, evicted.settle_to_ns, alone)
+            alone = self._going.alone_until_ns
+            self._end = (
+                max(floor, fence, self._eviction.floor_ns, alone),
+                max(settle_to, self._eviction.settle_to_ns, alone),
+            )
         finished = self._linked(self._chain.finish(*self._end))
         if not isinstance(finished, Extended):
             return finished

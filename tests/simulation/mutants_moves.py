@@ -45,7 +45,7 @@ MOVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that leaves ends below what counts alone",
-        one(shard, "Shard._link_end", "self._going.alone_until_ns, self._eviction", "0, self._eviction"),
+        one(shard, "Shard._link_end", "alone = self._going.alone_until_ns", "alone = 0"),
         "endings",
         "moves",
     ),

@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help: ## say what there is
 	@echo 'tenure: make TARGET'
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-13s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r t d; do printf '%-13s %s\n' "$$t" "$$d"; done
 
 install: $(STAMP) ## make .venv with everything in it; .venv/bin/tenure is the command
 
@@ -65,7 +65,7 @@ verify: install ## plant every mutant, walk every short cast, try every example,
 	@$(PYTEST) --hypothesis-profile=full -m '(verify or hypothesis) and not slow and not lab' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
 	@TENURE_CORE=python $(PYTEST) -m 'not slow and not lab and not verify' $(if $(SAMPLE),--sample $(SAMPLE)) $(BY_PYTHON) $(ARGS)
 
-# All five run, also when one fails: one call says everything there is to repair.
+# All of them run, also when one fails: one call says everything there is to repair.
 check: install ## check format, lint, types, layers and the repository as a text
 	@failed=; \
 	step() { name=$$1; shift; echo "check: $$name"; "$(BIN)/$$@" || failed="$$failed $$name"; }; \

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.machine import HandMachine, StatedSource
+from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS
 from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS, STALL_NS, SUSPEND_NS, Listed, Weight
@@ -66,6 +66,19 @@ def test_page_says_what_the_source_says_and_ages_it(hand: HandAgent) -> None:
     aged = hand.said()
     assert aged.radius == RADIUS + (SECOND - PERIOD_NS) * 200 // 1_000_000
     assert SignedTime.decode(hand.page.last.token).sequence == token.sequence + 19
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest"), [(-(2**92), 2**92), (-START_NS - 1, 0), (0, 2**63 - START_NS), (2**63, 2**63)]
+)
+def test_what_is_no_instant_is_no_bound(hand: HandAgent, source: StatedSource, earliest: int, latest: int) -> None:
+    source.offset = TimeInterval(earliest, latest)
+    hand.ask()
+    assert hand.page.last.status is ClockStatus.UNKNOWN
+    assert "[no-bound]" in json.loads(hand.agent.report())["sources"][0]["reason"]
+    source.offset = TimeInterval(-START_NS, 2**63 - 1 - START_NS)
+    hand.ask()
+    assert hand.said() == TimeInterval(0, 2**63 - 1)
 
 
 def test_nonce_is_signed_now(hand: HandAgent) -> None:

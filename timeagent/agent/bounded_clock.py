@@ -29,7 +29,7 @@ from ..errors import BadTime
 from ..keys import KeyInUse, Signer
 from ..signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
 from ..sources.port import Sample, Source
-from ..units import DAY, MS, SECOND, Span, TimeInterval, span_text
+from ..units import DAY, INSTANT_MAX, MS, SECOND, Span, TimeInterval, span_text
 from .discipline import (
     OWN_GROUP,
     SUSPEND_NS,
@@ -117,6 +117,10 @@ class BoundedClock:
         ):
             what = "the clock was set while the source was asked, or could not be read"
             return BadTime("clock-unsteady", what, hint="wait")
+        there = said.offset.shifted(after.real_ns)
+        if there.earliest < 0 or there.latest > INSTANT_MAX:
+            what = f"it has true time within {span_text(there.radius)} of {there.midpoint} ns since 1970: no instant"
+            return BadTime("no-bound", what, hint="look at what it asks")
         # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
         was, now = before.ahead(), after.ahead()
         if said.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read

@@ -34,8 +34,11 @@ _NFS: Final = frozenset({"nfs", "nfs4"})
 _LASTING: Final = frozenset({"ext4", "ext3", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
 _NEVER: Final = frozenset({"cifs", "smb3", "smbfs", "vfat", "exfat", "msdos", "ntfs", "ntfs3", "iso9660", "squashfs"})
-_LINE: Final = re.compile(r"\S+ \S+ \S+ \S+ (\S+) (\S+)( .*)? - (\S*) (\S*) (\S*)")
-"""Of a mountinfo: the mount's point and options; behind the dash the file system, its source and its options."""
+_LINE: Final = re.compile(r"(?:[^ ]+ ){4}([^ ]+) ([^ ]+)(?: [^ ]+)* - ([^ ]*) ([^ ]*) ([^ ]*)")
+"""Of a mountinfo: the mount's point and options; behind the dash the file system, its source and its options.
+
+In a name the kernel escapes what separates names here, and nothing else that is blank to Unicode.
+"""
 _AGE_S_MAX: Final = 60
 """The kernel's own ceiling for what a client may remember (acregmax, acdirmax)."""
 _DEFAULT_AGES: Final = {"acregmin": 3, "acregmax": 60, "acdirmin": 30, "acdirmax": 60}
@@ -247,9 +250,9 @@ class Mount:
 def parse_mountinfo(text: str) -> list[Mount]:
     """Return all mounts, the later ones over the earlier. Lines that are none are left out."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if parts := _LINE.match(line):
-            point, own, _, kind, source, its = parts.groups()
+            point, own, kind, source, its = parts.groups()
             options = dict(each.partition("=")[::2] for each in f"{own},{its}".split(",") if each)
             found.append(Mount(_unescaped(point), kind, _unescaped(source), options))
     return found
@@ -265,7 +268,7 @@ def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
     ``mountinfo``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
     """
     best: Mount | None = None
-    for mount in parse_mountinfo(_MOUNTINFO.read_text("utf-8", "replace") if mountinfo is None else mountinfo):
+    for mount in parse_mountinfo(os.fsdecode(_MOUNTINFO.read_bytes()) if mountinfo is None else mountinfo):
         inside = str(path) == mount.point or str(path).startswith(mount.point.rstrip("/") + "/")
         if inside and (best is None or len(mount.point) >= len(best.point)):
             best = mount
@@ -337,8 +340,8 @@ def _judge_caching(options: Mapping[str, str]) -> HealthCheck:
 def delegations_returned(mountstats: str, point: str) -> int | None:
     """Return how many delegations this client has given back on a mount so far; None where the file does not say."""
     here = False
-    for line in mountstats.splitlines():
-        if mounted := re.match(r"device \S+ mounted on (\S+)|device", line):
+    for line in mountstats.split("\n"):
+        if mounted := re.match(r"device [^ ]+ mounted on ([^ ]+)|device", line):
             here = _unescaped(mounted[1] or "") == point
         elif here and (returned := re.match(r"\s*DELEGRETURN: (\d+)", line, re.ASCII)):
             return int(returned[1])

@@ -82,6 +82,20 @@ def test_path_is_on_the_innermost_mount_and_escapes_are_read() -> None:
     assert mount_of(Path("/x"), "") is None
 
 
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2028", "\r", "\f", "\x85", "\udce4"])
+def test_mount_is_found_whatever_its_name_is_made_of(
+    blank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_bytes(os.fsencode(f"{MOUNTINFO}33 22 0:46 / /srv/a{blank}b rw - nfs4 nas:/a{blank}b rw,vers=4.2\n"))
+    monkeypatch.setattr(judged, "_MOUNTINFO", mounts)
+    found = mount_of(Path(f"/srv/a{blank}b/root"))
+    assert found is not None
+    assert (found.point, found.source, found.nfs) == (f"/srv/a{blank}b", f"nas:/a{blank}b", True)
+    stats = MOUNTSTATS.replace("/export", f"/a{blank}b").replace("on /srv", f"on /srv/a{blank}b")
+    assert delegations_returned(stats, found.point) == 7
+
+
 @pytest.mark.parametrize(
     ("kind", "version", "verdict"),
     [

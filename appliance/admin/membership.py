@@ -281,14 +281,15 @@ def decode_request(data: bytes, node: str, where: str) -> Request:
     """Read a request for this node. Raises Damaged, naming ``where``."""
     publics: dict[Purpose, bytes] = {}
     address: Address | None = None
-    for line in data[:_BYTES_MAX].decode("ascii", "replace").splitlines():
-        owner, _, purpose = line.rpartition(" ")[2].partition(":")
-        if line.startswith(_ADDRESS):
-            address = parse_address(line.removeprefix(_ADDRESS))
-        elif owner != node or purpose not in list(Purpose):
-            raise Damaged("bad-request", f"{where}: {line[:80]!r} does not end in {node}:PURPOSE", hint="join again")
-        else:
-            publics[Purpose(purpose)] = parse_public_line(line, where)
+    try:
+        for line in data[:_BYTES_MAX].decode("ascii", "replace").splitlines():
+            owner, _, purpose = line.rpartition(" ")[2].partition(":")
+            if line.startswith(_ADDRESS):
+                address = parse_address(line.removeprefix(_ADDRESS))
+            elif owner == node and purpose in list(Purpose):
+                publics[Purpose(purpose)] = parse_public_line(line, f"the line of {purpose}")
+    except BadRequest as problem:
+        raise Damaged("bad-request", f"{where}: {problem.message}", hint="join again") from None
     request = Request(node, publics, address)
     if set(publics) != set(Purpose) or request.encode() != data:
         raise Damaged("bad-request", f"{where} is not a whole request to join", hint="join again")

@@ -41,6 +41,8 @@ from timeagent.keys import (
     parse_public_line,
     public_line,
     save_private_key,
+    stage_keys,
+    take_up,
 )
 from timeagent.trust import KeyEntry
 from timeagent.units import Instant
@@ -307,10 +309,12 @@ def prepared(directory: Path, node: str, address: Address | None) -> Request:
     """
     if is_there(directory / FILE):
         raise Environment("key-exists", f"a node lives in {directory} already", hint="name another --node-dir")
-    if all(newest_number(directory, purpose) for purpose in Purpose):
-        publics = {purpose: load_node_key(directory, purpose).public for purpose in Purpose}
+    missing = [purpose for purpose in Purpose if not newest_number(directory, purpose)]
+    if missing == list(Purpose):
+        make_node_keys(directory)
     else:
-        publics = make_node_keys(directory)
+        take_up(directory, stage_keys(directory, missing))
+    publics = {purpose: load_node_key(directory, purpose).public for purpose in Purpose}
     return Request(check_node(node), publics, address)
 
 

@@ -16,7 +16,7 @@ from appliance.node.settings import load_settings
 from tenure.__main__ import main
 from tests.support.cluster import Site
 from timeagent.errors import Damaged, Environment, NotTrusted
-from timeagent.keys import Purpose, Signer
+from timeagent.keys import Purpose, Signer, load_private_key, save_private_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,6 +160,15 @@ def test_damaged_request_is_refused(wrong: bytes) -> None:
     with pytest.raises(Damaged, match=r"^tmp/join") as refused:
         decode_request(wrong, "beta", "tmp/join.beta")
     assert refused.value.hint == "join again"
+
+
+@pytest.mark.parametrize("made", [["time"], ["time", "witness", "roughtime"]])
+def test_keys_that_a_cut_left_out_are_made_when_it_is_repeated(made: list[str], tmp_path: Path) -> None:
+    for purpose in made:
+        save_private_key(tmp_path / f"{purpose}.key", Signer.generate())
+    first = prepared(tmp_path, "beta", None)
+    assert first.publics[Purpose.TIME] == load_private_key(tmp_path / "time.key").public
+    assert prepared(tmp_path, "beta", None) == first
 
 
 def test_node_does_not_listen_where_its_machine_has_no_address(joining: Joining) -> None:

@@ -33,7 +33,6 @@ from timeagent.keys import (
     Verifier,
     fingerprint,
     key_file_name,
-    key_id,
     load_node_key,
     load_private_key,
     make_node_keys,
@@ -55,7 +54,6 @@ from ..formats.names import Address, check_node, parse_address
 from ..formats.paths import MARKER, record_name
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import ShardMap
-from ..formats.stamped import open_signed
 from ..node.records import DIRECTORIES, TMP, Registers
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, new_directory, save_settings
 from . import trust
@@ -134,12 +132,10 @@ def _founded(storage: Storage, root: Root, policy: Policy, root_key: Signer) -> 
         with contextlib.suppress(TenureError):
             if storage.read(MARKER) == marker.encode():
                 storage.unlink(MARKER)
-        for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
+        for kind, opened in ((Kind.MAP, registers.map), (Kind.TRUST, registers.trust), (Kind.POLICY, registers.policy)):
             with contextlib.suppress(TenureError):
-                path = f"{DIRECTORIES[kind]}/{record_name(1)}"
-                data = storage.read(path)
-                if data and open_signed(kind, data, path).key_id == key_id(marker.root_key):
-                    storage.unlink(path)
+                opened(1)  # raises for what is of another cluster, if by the same root key
+                storage.unlink(f"{DIRECTORIES[kind]}/{record_name(1)}")
         raise
 
 

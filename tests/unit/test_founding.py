@@ -185,19 +185,28 @@ def test_what_a_file_system_puts_into_its_root_is_no_obstacle(storage: Rooted, t
     init(storage, tmp_path)
 
 
-def test_of_two_who_set_up_at_once_one_wins_and_the_other_undoes_nothing_of_it(storage: Rooted, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_of_two_who_set_up_at_once_one_wins_and_the_other_undoes_nothing_of_it(
+    storage: Rooted, tmp_path: Path, *, kept: bool
+) -> None:
     class Slow(WrappedStorage):
         def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
             if verb == "publish" and path.startswith("policy"):
                 found_cluster(storage, tmp_path / "root", POLICY, ROOT_KEY)
             return call()
 
+    key = tmp_path / "kept.key"
+    policy = POLICY
+    if kept:  # both sign with one root key
+        save_private_key(key, ROOT_KEY)
+        policy = msgspec.structs.replace(POLICY, cluster_id=bytes(16))
+    before = local(tmp_path)
     with pytest.raises(Environment) as refused:
-        init(Slow(storage), tmp_path)
+        set_up(Slow(storage), tmp_path / "root", "node1", policy, NOW_NS, tmp_path / "nodes", root_key_file=key)
     assert refused.value.code == "root-exists"
     assert read_marker(storage, tmp_path / "root").root_key == ROOT_KEY.public
     assert set(storage.files) == {"TENURE", "policy/00000001"}
-    assert local(tmp_path) == set()
+    assert local(tmp_path) == before
 
 
 @pytest.mark.parametrize("node", ["", "Node", "a.b", "-a", "x" * 64])

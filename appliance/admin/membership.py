@@ -174,7 +174,11 @@ def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None
     try:
         publics = make_node_keys(directory)
         if root_key:
-            save_private_key(*root_key)
+            try:
+                save_private_key(*root_key)
+            except Environment:  # not made: one that is there by now is another's
+                paths.remove(root_key[0])
+                raise
         save_settings(settings)
         yield publics
     except BaseException:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.admin import membership
 from appliance.admin.membership import Listen, enroll, found_cluster, load_root_key, read_marker, set_up
 from appliance.admin.trust import admit, move_node, revoke_node
 from appliance.formats.framing import Kind
@@ -18,7 +19,7 @@ from appliance.node.settings import load_settings
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
-from timeagent.keys import Purpose, Signer, Verifier, key_id, load_private_key, save_private_key
+from timeagent.keys import Purpose, Signer, Verifier, key_id, load_private_key, make_node_keys, save_private_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,6 +208,24 @@ def test_of_two_who_set_up_at_once_one_wins_and_the_other_undoes_nothing_of_it(
     assert read_marker(storage, tmp_path / "root").root_key == ROOT_KEY.public
     assert set(storage.files) == {"TENURE", "policy/00000001"}
     assert local(tmp_path) == before
+
+
+def test_root_key_that_another_made_just_now_is_left_to_it(
+    storage: Rooted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "root.key"
+
+    def slowly(directory: Path) -> dict[Purpose, bytes]:
+        save_private_key(key, ROOT_KEY)
+        return make_node_keys(directory)
+
+    monkeypatch.setattr(membership, "make_node_keys", slowly)
+    with pytest.raises(Environment) as refused:
+        set_up(storage, tmp_path / "root", "node1", POLICY, NOW_NS, tmp_path / "nodes", root_key_file=key)
+    assert refused.value.code == "key-exists"
+    assert local(tmp_path) == {"root.key"}
+    assert load_private_key(key).public == ROOT_KEY.public
+    assert storage.files == {}
 
 
 @pytest.mark.parametrize("node", ["", "Node", "a.b", "-a", "x" * 64])

@@ -159,7 +159,7 @@ def note(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except BrokenPipeError:  # nobody reads it any more: what is done, and its exit code, stay what they are
+    except OSError:  # nobody reads it, or the disk is full: what is done, and its exit code, stay what they are
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
 

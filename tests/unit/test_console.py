@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -34,6 +36,12 @@ def test_error_is_reported_with_code_and_way_out(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "tenure: no source [no-time]\n  way out: run chrony\n")
     assert report_error(Damaged("bad", "broken")) == 65
     assert capsys.readouterr() == ("", "tenure: broken [bad]\n")
+
+
+def test_exit_code_stays_what_it_is_where_diagnostics_cannot_be_written() -> None:
+    with Path("/dev/full").open("wb") as full:
+        words = [sys.executable, "-m", "tenure", "status", "--root", "/no/such"]
+        assert subprocess.run(words, stderr=full, check=False).returncode == 74
 
 
 def test_error_shows_bytes_that_are_no_text_as_all_else_does(capsys: pytest.CaptureFixture[str]) -> None:

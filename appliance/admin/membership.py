@@ -423,7 +423,7 @@ def given_away(registers: Registers, node: str, to: Sequence[str] = ()) -> dict[
             hint="tenure trust move NODE HOST:PORT says where one answers; --to names another",
         )
     newest = registers.newest_map()
-    check_nodes(registers, others)
+    check_nodes(registers, others or [node])
     return {
         place: to[turn % len(to)] if to else newest.heirs(newest.layout.shards[place], others)[1]
         for turn, place in enumerate(mine)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from appliance.admin import membership
-from appliance.admin.membership import Listen, enroll, found_cluster, load_root_key, read_marker, set_up
+from appliance.admin.membership import Listen, enroll, found_cluster, given_away, load_root_key, read_marker, set_up
 from appliance.admin.trust import admit, move_node, revoke_node
 from appliance.formats.framing import Kind
 from appliance.formats.names import Address
@@ -93,6 +93,18 @@ def test_nodes_join_with_the_root_key(storage: Rooted, tmp_path: Path) -> None:
     assert registers.newest().trust == 2
     assert registers.keyring(2).node_of(second.key(Purpose.TIME).id) == "node2"
     assert registers.keyring(2).node_of(first.key(Purpose.TIME).id) == "node1"
+
+
+def test_node_without_shards_leaves_nothing_to_anybody_also_where_nobody_could_have_any(
+    storage: Rooted, tmp_path: Path
+) -> None:
+    registers = Registers(storage, CLUSTER, _root_key(init(storage, tmp_path)).verifier())
+    join(storage, tmp_path)
+    assert given_away(registers, "node2") == {}
+    with pytest.raises(BadRequest, match="no node nobody"):
+        given_away(registers, "node2", ["nobody"])
+    with pytest.raises(BadRequest, match="no other node answers"):
+        given_away(registers, "node1")
 
 
 # At every call, done or not done: what fails leaves nothing, and can be tried again.

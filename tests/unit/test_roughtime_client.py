@@ -308,6 +308,8 @@ def test_server_that_cannot_be_asked_is_left_out(change: dict[str, object]) -> N
         listed(addresses=[{"protocol": "udp", "address": "h"}]),
         listed(addresses=[{"protocol": "udp", "address": "h:0"}]),
         listed(addresses=[{"protocol": "udp", "address": ":1"}]),
+        listed(addresses=[{"protocol": "udp", "address": "h\x1bc:1"}]),
+        listed(addresses=[{"protocol": "udp", "address": "[::1\0]:1"}]),
         json.dumps({"servers": json.loads(listed())["servers"] * 2}).encode(),
         b" " * 2_000_000,
     ],

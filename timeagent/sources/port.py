@@ -70,7 +70,7 @@ _ENDPOINT = re.compile(r"(?:\[([^][]+)\]|([^][:]+)):(\d{1,5})", re.ASCII)
 def parse_endpoint(text: str) -> Endpoint | None:
     """Read ``host:port``; an IPv6 address stands in brackets. None for anything else, or a name that cannot be one."""
     match = _ENDPOINT.fullmatch(text)
-    if match is None or not 0 < int(match[3]) < 2**16:
+    if match is None or not text.isprintable() or not 0 < int(match[3]) < 2**16:
         return None
     host = match[1] or match[2]
     try:

@@ -127,6 +127,7 @@ def test_what_does_not_verify_proves_nothing(change: Callable[[list[Queried]], o
         b'{"responses": [{"request": "", "response": ""}]}',
         b"\xff\xfe",
         b'{"publicKey"',
+        b'{"more": ' + b"[" * 100_000 + b"]" * 100_000 + b', "responses": []}',
     ],
 )
 def test_bytes_that_are_no_report_are_damaged(data: bytes) -> None:

@@ -312,6 +312,7 @@ def test_server_that_cannot_be_asked_is_left_out(change: dict[str, object]) -> N
         listed(addresses=[{"protocol": "udp", "address": "[::1\0]:1"}]),
         json.dumps({"servers": json.loads(listed())["servers"] * 2}).encode(),
         b" " * 2_000_000,
+        b'{"more": ' + b"[" * 100_000 + b"]" * 100_000 + b', "servers": []}',
     ],
 )
 def test_damaged_list_is_refused_whole(data: bytes) -> None:

@@ -86,7 +86,7 @@ def parse_servers(data: bytes, where: str) -> tuple[RoughtimeServer, ...]:
         raise _bad(where, f"it has more than {LIST_BYTES_MAX} bytes")
     try:
         servers = msgspec.json.decode(data, type=_List).servers
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise _bad(where, str(problem)) from None
     read = tuple(server for each in servers if (server := _server(each, where)) is not None)
     if len(read) > SERVERS_MAX:

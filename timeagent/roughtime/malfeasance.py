@@ -144,7 +144,7 @@ def decode_report(data: bytes, where: str) -> tuple[Queried, ...]:
             if not 0 < len(lines) <= RESPONSES_MAX or not all(line.startswith(b'{"publicKey"') for line in lines):
                 raise
             report = _Report([msgspec.json.decode(line, type=Queried) for line in lines])
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise Damaged("report-damaged", f"{where} is no malfeasance report: {problem}") from None
     return tuple(report.responses)
 

@@ -103,6 +103,9 @@ def parse_agent_settings(text: str, path: Path) -> AgentSettings:
         raise _bad(path, f"drift_ppm is {raw.drift_ppm}: from 1 to {PPM_MAX}")
     if "" in raw.peers.values():
         raise _bad(path, f"peers.{next(node for node, text in raw.peers.items() if not text)} is empty")
+    for name in ("clockbound", "evidence", "roughtime_servers"):
+        if "\0" in getattr(raw, name):
+            raise _bad(path, f"{name} is {getattr(raw, name)!r}: no path holds a NUL")
     if not -1 <= raw.liars <= LIARS_MAX:
         raise _bad(path, f"liars is {raw.liars}: from 0 to {LIARS_MAX}, or -1 for fewer than half")
     return AgentSettings(

@@ -36,6 +36,12 @@ def test_every_entry_is_read() -> None:
     assert settings.peers == {"node2": Endpoint("10.0.0.2", 7425)}
 
 
+def test_paths_that_are_not_absolute_lie_beside_the_settings() -> None:
+    settings = parse_agent_settings('evidence = "kept"\nroughtime_servers = "servers.json"\n', WHERE)
+    assert settings.evidence == WHERE.parent / "kept"
+    assert settings.roughtime_servers == WHERE.parent / "servers.json"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

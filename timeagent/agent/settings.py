@@ -117,7 +117,7 @@ def parse_agent_settings(text: str, path: Path) -> AgentSettings:
         listen=_endpoint(raw.listen, "listen", path),
         liars=None if raw.liars < 0 else raw.liars,
         drift_ppm=raw.drift_ppm,
-        evidence=Path(raw.evidence) if raw.evidence else path.parent / "evidence",
+        evidence=path.parent / (raw.evidence or "evidence"),
         roughtime_servers=path.parent / raw.roughtime_servers if raw.roughtime_servers else None,
         roughtime_listen=_endpoint(raw.roughtime_listen, "roughtime_listen", path),
         peers={node: peer for node, text in raw.peers.items() if (peer := _endpoint(text, f"peers.{node}", path))},

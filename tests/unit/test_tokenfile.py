@@ -98,6 +98,14 @@ def test_agent_that_died_while_it_wrote_is_found_out_and_the_next_one_goes_on(pa
     assert int.from_bytes(PageReader(path).page().generation, "little") == 6
 
 
+def test_writer_goes_on_over_whatever_is_there(path: Path) -> None:
+    path.write_bytes(b"\xff" * PAGE_BYTES)
+    writer = PageWriter(path)
+    for _ in range(3):
+        writer.put(page_fields(PAGE))
+        assert PageReader(path).page().token == PAGE.token
+
+
 def test_short_file_is_refused(path: Path) -> None:
     path.write_bytes(bytes(PAGE_BYTES - 1))
     assert code_of(path) == "page-short"

@@ -144,7 +144,7 @@ class PageWriter:
             ) from None
         self._map[:16] = _HEAD.pack(*_KIND, 0, b"", 0, 0, 0, 0, 0, 0, 0, 0, 0)[:16]  # the same in every page
         # One past what is there, and even: after an agent that died while it wrote, too.
-        self._generation = (int.from_bytes(self._map[GENERATION], "little") + 1) & ~1
+        self._generation = (int.from_bytes(self._map[GENERATION], "little") % 2**63 + 1) & ~1
 
     def put(self, fields: PageFields) -> None:
         odd = self._generation + 1

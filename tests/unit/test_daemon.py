@@ -1,12 +1,14 @@
 """The daemon's threads: a source that hangs, one that breaks, evidence that cannot be written."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
+from timeagent.agent import agent as agent_module
 from timeagent.agent.agent import Agent, Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules, Weight
 from timeagent.agent.page import PAGE_NAME, PageReader, PageWriter
@@ -15,7 +17,7 @@ from timeagent.notify import Notifier
 from timeagent.signedtime import ClockStatus
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample, Source
-from timeagent.units import MS
+from timeagent.units import MS, SECOND
 
 BOOT = boot_id()
 
@@ -23,9 +25,8 @@ BOOT = boot_id()
 class Hanging:
     """A mount that does not answer."""
 
-    name = "hanging"
-
-    def __init__(self) -> None:
+    def __init__(self, name: str = "hanging") -> None:
+        self.name = name
         self.release = threading.Event()
 
     def sample(self) -> Sample:
@@ -105,6 +106,21 @@ def test_source_that_hangs_delays_nobody(tmpfs: Path) -> None:
     assert running.seen(ClockStatus.FREE_RUNNING)
     running.end()
     hanging.release.set()
+
+
+# As many as there are peers whose names nobody resolves.
+def test_sources_that_hang_delay_the_end_together_no_longer_than_one(
+    tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "_JOIN_NS", SECOND)
+    hanging = [Hanging(f"hanging {number}") for number in range(30)]
+    running = Running(tmpfs, *hanging)
+    first_page(running)
+    began = time.monotonic()
+    running.end()
+    assert time.monotonic() - began < 15
+    for each in hanging:
+        each.release.set()
 
 
 # What a thread did not expect ends the daemon, so that whoever supervises it starts the next run.

@@ -344,7 +344,8 @@ class Agent(BoundedClock):
 
 
 _EVIDENCE_WAITING_MAX: Final = 64
-_JOIN_S: Final = 2.0
+_JOIN_NS: Final[Span] = 2 * SECOND
+"""For all threads together: the unit gives it 10 s to stop."""
 
 
 class QueuedEvidence:
@@ -431,8 +432,9 @@ class Daemon:
                 door.wake()
             self._evidence.wake()
             self._notifier.stopping()
-            for thread in threads:
-                thread.join(_JOIN_S)  # one that waits for a mount may stay: it is a daemon thread
+            joined = self._clock.boot_ns() + _JOIN_NS
+            for thread in threads:  # one that waits for a mount may stay: it is a daemon thread
+                thread.join(max(0, joined - self._clock.boot_ns()) / SECOND)
             self._evidence.drain()
         if self._failed is not None:
             raise self._failed

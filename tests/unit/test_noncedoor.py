@@ -1,5 +1,6 @@
 """The doors: whatever arrives at them, they go on answering."""
 
+import json
 import random
 import socket
 import threading
@@ -137,12 +138,20 @@ def test_peers_door_survives_ten_thousand_datagrams_that_are_none(udp: int) -> N
     assert len(ask(udp)) == 16 + 128
 
 
-def test_client_asks_for_the_report_over_the_unix_socket(hand: HandAgent, tmp_path: Path) -> None:
+@pytest.mark.parametrize("silent_peers", [0, 500])
+def test_client_asks_for_the_report_over_the_unix_socket(tmp_path: Path, silent_peers: int) -> None:
+    machine = HandMachine()
+    sources = [StatedSource(machine, name=f"peer node{number:03}") for number in range(1 + silent_peers)]
+    for each in sources[1:]:
+        each.refusal = BadTime("no-answer", "node.example.com port 7425 does not answer: timed out", hint="up?" * 20)
+    hand = HandAgent(machine, *map(own, sources))
+    hand.ask()
     stopped = threading.Event()
     door = nonce_door(bind_unix(tmp_path), hand.agent, local_door=True)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
-    assert b'"tenure.time.report"' in NonceClient(tmp_path).report()
+    report = json.loads(NonceClient(tmp_path).report())
+    assert (report["schema"], len(report["sources"])) == ("tenure.time.report", 1 + silent_peers)
     stopped.set()
     door.wake()
     thread.join(10)

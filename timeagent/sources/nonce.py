@@ -137,7 +137,6 @@ def token_of(question: NonceQuestion, data: bytes, where: str) -> SignedTime:
 
 
 DOOR_NAME: Final = "time.sock"
-ANSWER_BYTES_MAX: Final = 60_000
 TIMEOUT_NS: Final[Span] = SECOND
 """An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
 
@@ -167,7 +166,7 @@ def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:
             case NonceKind.PEER:
                 content = signing.sign_for_peer(peer_digest(question.nonce)).encode()
             case NonceKind.REPORT:
-                content = signing.report()[:ANSWER_BYTES_MAX]
+                content = signing.report()
     except BadTime as problem:
         return encode_refusal(question, problem)
     return encode_answer(question, content)

@@ -49,7 +49,8 @@ def offset_between(said: TimeInterval, before: Instant, after: Instant) -> TimeI
     return TimeInterval(said.earliest - max(before, after), said.latest - min(before, after))
 
 
-_REPLY_BYTES_MAX = 65536
+_REPLY_BYTES_MAX = 2**18
+"""More than Linux lets anybody send at once: an agent's report of some hundred sources is the longest."""
 
 
 type Exchange = Callable[[bytes, Callable[[bytes], bool]], bytes]

@@ -46,7 +46,7 @@ def test_peer_is_answered_with_what_its_own_sources_say() -> None:
     """Else two nodes without a source would vouch for each other for ever."""
     machine = HandMachine()
     first = HandAgent(machine, own(StatedSource(machine, 5 * MS)), signer=HERE)
-    second = HandAgent(machine, Listed(first.asked_by(first)), signer=THERE)
+    second = HandAgent(machine, Listed(peer_source(machine, "first", lambda: first, lambda: second)), signer=THERE)
     first.ask()
     second.ask()
     assert second.page.last.status is ClockStatus.SYNCHRONIZED
@@ -110,6 +110,14 @@ def test_answer_of_another_node_is_refused() -> None:
     with pytest.raises(BadTime) as refused:
         there.asked_by(here).sample()
     assert refused.value.code == "peer-key"
+
+
+# One time.toml for all nodes names each of them to itself: its word would count twice, and outvote a peer.
+def test_node_is_no_peer_of_its_own() -> None:
+    here = measured(HandMachine(), HERE)
+    with pytest.raises(BadTime) as refused:
+        here.asked_by(here).sample()
+    assert refused.value.code == "peer-self"
 
 
 def test_stranger_gets_no_signature_over_bytes_of_its_choice() -> None:

@@ -16,8 +16,9 @@ A machine that was paused with all its clocks cannot tell by itself; its peers' 
 The nonce covers a signed time of what this node's own sources say, and this node then signs over the answer: whichever
 of the two clocks is wrong, the three signatures show by rule R2 that one of them is (timeagent/agent/evidence.py).
 
-What is refused, by name: ``peer-key`` (not that node's trusted key, or a bad signature), ``peer-assumed`` (a stated
-radius measures nothing), ``peer-status``, ``no-answer``, ``door-garbled``, and what the peer itself refuses with.
+What is refused, by name: ``peer-key`` (not that node's trusted key, or a bad signature), ``peer-self`` (this node),
+``peer-assumed`` (a stated radius measures nothing), ``peer-status``, ``no-answer``, ``door-garbled``, and what the peer
+itself refuses with.
 """
 
 from __future__ import annotations
@@ -302,6 +303,9 @@ class PeerSource:
         reason = self._refuses(token, peer_digest(nonce))
         if reason is not None:
             raise BadTime("peer-key", f"{self.name}: {reason}", hint="compare the trust record and the peer's address")
+        if own and SignedTime.decode(own).key_id == token.key_id:
+            what = f"{self.name} is this node itself, whose own sources count already"
+            raise BadTime("peer-self", what, hint="leave it out in time.toml")
         if not token.status.usable:
             raise BadTime(
                 "peer-status", f"{self.name} has status {token.status.name.lower()}", hint="look at that machine"

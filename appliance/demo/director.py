@@ -359,7 +359,11 @@ class DemoVerdict:
 
 def _tenure(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "tenure", *words]
-    return subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - our own command
+    try:
+        return subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - our own command
+    except subprocess.TimeoutExpired:
+        what = f"tenure {words[0]} has not ended within {seconds} s"
+        raise Environment("demo-stuck", what, hint="run the demo again, while less else runs") from None
 
 
 def read_as(place: DemoPlace, node: int) -> list[dict[str, Any]]:

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 import appliance.lease.request_handler
+from appliance.demo import director as director_module
 from appliance.demo.director import Director
 from appliance.demo.machines import DemoPlace, demo_policy
 from appliance.demo.rogue import EARLY_DOMAIN, give_away
 from appliance.lease.wire import Denied, Granted
 from tests.support.shards import HOLDER, RIVAL, World, acquire, one
 from timeagent.clock import SystemClock
+from timeagent.errors import Environment
 
 KILLED_NS = 1_000
 HELD = "account/06"
@@ -46,6 +48,13 @@ def test_a_takeover_is_written_by_another_node_after_the_cut(
     director._drain()
     assert director.course.acknowledged == [f"at-{boot_ns}"]
     assert director.course.takeover_ns == takeovers
+
+
+def test_command_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(director_module, "AUDIT_SECONDS", 0.01)
+    with pytest.raises(Environment, match="tenure audit") as refused:
+        director_module.audit(DemoPlace(tmp_path, tmp_path, demo_policy(b"c" * 16), ()))
+    assert refused.value.code == "demo-stuck"
 
 
 def test_rogue_shard_gives_one_held_domain_away_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,11 +330,13 @@ def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
 
 
 def ask(storage: Storage, request: Request) -> None:
-    """Put the request on the mount, in the place of another one of that name. Idempotent."""
+    """Put the request on the mount, in the place of another one of that name. Idempotent. Raises Environment."""
     path = request_path(request.node)
     if storage.read(path) != request.encode():
         storage.unlink(path)
-        storage.publish(path, request.encode(), TMP)
+        if storage.publish(path, request.encode(), TMP) is not Published.WON:
+            what = f"{path} is taken: by what cannot be removed, or by another machine that asks just now"
+            raise Environment("request-in-the-way", what, hint="see what it is; then join again")
 
 
 def asked(storage: Storage, node: str) -> Request:

@@ -114,6 +114,13 @@ def test_name_that_another_machine_has_is_refused_before_anything_is_made(joinin
     assert joining.join("--node", taken)[0] == 77
 
 
+def test_request_that_cannot_be_put_in_its_place_is_not_waited_for(joining: Joining) -> None:
+    (joining.site.root / "tmp" / "join.beta").mkdir(parents=True)
+    assert joining.join()[0] == 74
+    assert "tmp/join.beta" in joining.err
+    assert "asks to join" not in joining.err
+
+
 def test_nobody_who_did_not_ask_is_approved(joining: Joining) -> None:
     assert joining.approve("--fingerprint", "SHA256:x", node="gamma")[0] == 77
     assert "no-request" in joining.err

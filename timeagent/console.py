@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import os
 import re
 import shutil
@@ -230,6 +231,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def _columns() -> int:
+    """Return how wide the terminal of stderr is."""
+    wide = 0
+    with contextlib.suppress(OSError):
+        wide = os.get_terminal_size(sys.stderr.fileno()).columns
+    return wide or 80  # where it does not say
+
+
 class Progress:
     """One line on stderr that is rewritten in place, and gone after the block; silent where stderr is no terminal."""
 
@@ -250,7 +259,7 @@ class Progress:
         if not self._shown:
             return
         share = f"{done}/{self._total}" if self._total else f"{done}"
-        line = f"{self._label}: {share} {detail}"[:118]
+        line = printable(f"{self._label}: {share} {detail}")[: _columns() - 1]
         if line != self._last:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()

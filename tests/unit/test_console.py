@@ -88,6 +88,16 @@ def test_progress_rewrites_one_line_on_a_terminal(
     assert capsys.readouterr().err == ""
 
 
+def test_progress_stays_in_its_row_and_paints_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((80, 24)))
+    Progress("bags").show(1, "\x1b[2J" + "x" * 500)
+    said = capsys.readouterr().err.removeprefix("\r\x1b[K")
+    assert (said[:16], len(said)) == ("bags: 1 \\x1b[2Jx", 79)
+
+
 # A lease that is held for hours says so when it is, also where nobody looks at a terminal.
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_is_presented_reaches_a_pipe_at_once(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> None:

@@ -132,6 +132,22 @@ def test_page_that_is_not_there_is_refused(path: Path) -> None:
     assert refused.value.code == "page-unwritable"
 
 
+# Nobody would find it any more: whoever supervises the agent starts one that makes the file again.
+def test_writer_whose_file_was_removed_ends_by_name(path: Path) -> None:
+    writer = PageWriter(path)
+
+    def publish_for_five_seconds() -> None:
+        for _ in range(100):
+            writer.put(page_fields(PAGE))
+
+    publish_for_five_seconds()
+    path.unlink()
+    with pytest.raises(Environment) as ended:
+        publish_for_five_seconds()
+    assert ended.value.code == "runtime-gone"
+    assert str(path) in ended.value.message
+
+
 def test_file_that_was_made_anew_is_found(path: Path) -> None:
     PageWriter(path).put(page_fields(PAGE))
     reader = PageReader(path)

@@ -55,6 +55,8 @@ assert _BODY.size == _CRC_AT
 _NO_TOKEN: Final = bytes(TOKEN_BYTES)
 _COPIES_MAX: Final = 64
 _FIRST_LOOKS: Final = 200
+_LOOK_EACH: Final = 64
+"""Generations, of which each page takes two."""
 
 
 type PageFields = tuple[bytes, int, int, int, int, int, int, int, int, int, bytes]
@@ -130,6 +132,7 @@ class PageWriter:
 
     def __init__(self, path: Path) -> None:
         """Open or make the file, readable by all. Raises Environment. A local tmpfs, not the mount."""
+        self._path = path
         try:
             path.touch(mode=0o644)
             with path.open("r+b") as file:
@@ -147,8 +150,13 @@ class PageWriter:
         self._generation = (int.from_bytes(self._map[GENERATION], "little") % 2**63 + 1) & ~1
 
     def put(self, fields: PageFields) -> None:
+        """Publish. Raises Environment, within two seconds, when somebody has removed the file: nobody finds it then."""
         odd = self._generation + 1
         self._generation = even = (odd + 1) % 2**63
+        if even % _LOOK_EACH == 0 and not self._path.exists():
+            what = f"somebody removed the time page {self._path}: nobody finds it"
+            hint = "start the agent again, and see who removes files there (systemd: RemoveIPC=)"
+            raise Environment("runtime-gone", what, hint=hint)
         data = _BODY.pack(*_KIND, even, *fields)
         mapped = self._map
         mapped[GENERATION] = _WORD.pack(odd)

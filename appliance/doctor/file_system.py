@@ -277,7 +277,7 @@ def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
 
 def is_local(path: Path, mountinfo: str | None = None) -> bool:
     """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not."""
-    mount = mount_of(path, mountinfo)
+    mount = mount_of(path.resolve(), mountinfo)
     return mount is not None and mount.kind in _LASTING | {"tmpfs", "ext2", "overlay"}
 
 

@@ -40,6 +40,14 @@ def test_mount_that_holds_a_path_decides(path: str, *, local: bool) -> None:
     assert is_local(Path(path), MOUNTS) is local
 
 
+# A root may be named by a link on the local disk.
+def test_link_is_where_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/srv/bags")
+    assert is_local(tmp_path, MOUNTS)
+    assert not is_local(tmp_path / "link", MOUNTS)
+    assert not is_local(tmp_path / "link" / "logs", MOUNTS)
+
+
 def test_path_on_no_known_mount_is_not_local() -> None:
     assert not is_local(Path("/x"), "")
     assert not is_local(Path("/x"), "1 1 0:1 / / rw - unheardof none rw")

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from timeagent.errors import BadRequest, NotTrusted, TryAgain
 from timeagent.keys import Purpose, Signer
 from timeagent.trust import KeyEntry, TrustRecord
-from timeagent.units import DAY, Instant, Span
+from timeagent.units import DAY, INSTANT_MAX, Instant, Span
 
 from ..formats.framing import Kind
 from ..formats.names import Address, check_node
@@ -167,8 +167,8 @@ def _entries(
             node=node,
             purpose=purpose,
             public=public,
-            valid_from_ns=now - KEY_BACKDATE_NS,
-            valid_until_ns=now + KEY_LIFE_NS,
+            valid_from_ns=max(0, now - KEY_BACKDATE_NS),
+            valid_until_ns=min(now + KEY_LIFE_NS, INSTANT_MAX),
             address=str(address) if address and purpose is Purpose.TLS else None,
         )
         for purpose, public in publics.items()

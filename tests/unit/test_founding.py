@@ -20,6 +20,7 @@ from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, W
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
 from timeagent.keys import Purpose, Signer, Verifier, key_id, load_private_key, make_node_keys, save_private_key
+from timeagent.units import INSTANT_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,13 @@ def _keys() -> dict[Purpose, bytes]:
 
 def _root_key(settings: Settings) -> Signer:
     return Signer.from_pem((settings.directory / "root.key").read_bytes(), "root.key")
+
+
+@pytest.mark.parametrize("now", [0, INSTANT_MAX])
+def test_clock_that_is_far_off_founds_a_cluster_all_the_same(storage: Rooted, tmp_path: Path, now: int) -> None:
+    settings = set_up(storage, tmp_path / "root", "node1", POLICY, now, tmp_path / "node1")
+    keyring = Registers(storage, CLUSTER, _root_key(settings).verifier()).keyring(1)
+    assert keyring.refuses(settings.key(Purpose.TIME).id, Purpose.TIME, min(now, INSTANT_MAX - 1)) is None
 
 
 def test_nodes_join_with_the_root_key(storage: Rooted, tmp_path: Path) -> None:

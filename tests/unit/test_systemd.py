@@ -213,3 +213,20 @@ def test_daemon_drains_where_the_machine_goes_down_and_not_for_a_restart(
             assert daemon.poll() is None
         _, _ = daemon.communicate()
     assert daemon.returncode == (7 if told else 0)
+
+
+# Nobody goes on with the leases of a package that is removed: SIGTERM alone would have others wait for them.
+@pytest.mark.parametrize(("action", "drained"), [("remove", True), ("deconfigure", True), ("upgrade", False)])
+def test_daemon_drains_before_the_package_is_removed_and_not_for_an_upgrade(
+    repository: Path, tmp_path: Path, action: str, *, drained: bool
+) -> None:
+    script = (repository / "release/debian/prerm").read_text().replace("/run/systemd/system", str(tmp_path))
+    (tmp_path / "systemctl").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n[ "$1" != kill ]\n')
+    (tmp_path / "systemctl").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", script, "prerm", action], env=environment, check=True)
+    assert (tmp_path / "told").exists() is drained
+    if drained:
+        kill, stop = (tmp_path / "told").read_text().splitlines()
+        assert kill == "kill --signal=SIGINT tenure-node@*.service"
+        assert stop.startswith("stop tenure@*.target ")

@@ -14,6 +14,7 @@ from roughly import server as library
 from tests.support.roughtime import NOW_S, signer
 from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
 from timeagent.keys import CREDENTIALS
+from timeagent.roughtime import server as server_module
 from timeagent.roughtime.server import (
     OWN_LIFE_NS,
     Delegations,
@@ -145,6 +146,19 @@ def test_delegations_lie_in_files_that_only_their_owner_reads(tmp_path: Path, mo
     assert len(load_delegations(tmp_path, LONG_TERM.public)) == len(made) - 2
     monkeypatch.setenv(CREDENTIALS, str(place))
     assert len(load_delegations(tmp_path / "elsewhere", LONG_TERM.public)) == len(made) - 1
+
+
+# A year's keys, and next year's beside them.
+def test_of_too_many_delegations_the_newest_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list(make_ahead(LONG_TERM, NOW.latest, span_ns=9 * DAY, each_ns=DAY))
+    for number, each in enumerate(made):
+        place = tmp_path / ("roughtime" if number % 2 else "credentials")
+        place.mkdir(exist_ok=True)
+        save_delegation(place, each)
+    monkeypatch.setenv(CREDENTIALS, str(tmp_path / "credentials"))
+    monkeypatch.setattr(server_module, "DELEGATIONS_MAX", 3)
+    found = load_delegations(tmp_path, LONG_TERM.public)
+    assert [each.until_s for each in found] == [each.until_s for each in made[-3:]]
 
 
 @pytest.mark.parametrize("spoil", [("certificates", []), ("version", 2), ("long_term", "ssh-ed25519 AAAA x"), ("x", 1)])

@@ -129,8 +129,8 @@ def load_delegations(node_directory: Path, long_term: bytes) -> list[OnlineKey]:
     if credentials:
         places.append((Path(credentials), CREDENTIAL_MODE))
     found = []
-    paths = sorted((path, mode) for place, mode in places for path in place.glob("delegation-*.json"))
-    for path, mode in paths[:DELEGATIONS_MAX]:
+    paths = sorted((path.name, path, mode) for place, mode in places for path in place.glob("delegation-*.json"))
+    for _, path, mode in paths[-DELEGATIONS_MAX:]:  # the newest
         try:
             online = load_delegation(path, tolerated_mode=mode)
         except Exception as problem:  # noqa: BLE001 - whatever is wrong with it, the others count

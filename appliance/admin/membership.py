@@ -319,13 +319,14 @@ def prepared(directory: Path, node: str, address: Address | None) -> Request:
 
 
 def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
-    """Raise NotTrusted where the cluster knows the node, and not by a key of this directory: nobody could let it in.
+    """Raise NotTrusted where the cluster knows the node, and not by a key of this directory that counts.
 
-    Touches the mount, and a local disk.
+    Nobody could let it in. Touches the mount, and a local disk.
     """
-    known = {entry.public for entry in registers.newest_trust().keys if entry.node == node}
+    known = [entry for entry in registers.newest_trust().keys if entry.node == node]
+    counting = {entry.public for entry in known if entry.revoked_from_ns is None}
     there = [purpose for purpose in Purpose if newest_number(directory, purpose)]
-    if known and not any(load_node_key(directory, purpose).public in known for purpose in there):
+    if known and not any(load_node_key(directory, purpose).public in counting for purpose in there):
         raise trust.name_taken(node)
 
 

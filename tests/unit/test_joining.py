@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.admin.membership import Request, ask, asked, decode_request, prepared, request_path
+from appliance.admin.trust import revoke_node
 from appliance.bag.posix import PosixStorage
 from appliance.formats.names import parse_address
 from appliance.node.own_keys import check_own_keys
 from appliance.node.settings import load_settings
 from tenure.__main__ import main
 from tests.support.cluster import Site
+from tests.support.values import NOW_NS
 from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import Purpose, Signer, load_private_key, save_private_key
 
@@ -112,6 +114,17 @@ def test_name_that_another_machine_has_is_refused_before_anything_is_made(joinin
     assert PosixStorage(joining.site.root).read(request_path(taken)) is None
     joining.join()  # a directory with keys of another name's request is no more that node's
     assert joining.join("--node", taken)[0] == 77
+
+
+def test_node_that_has_left_is_not_in_again_by_the_keys_it_had(joining: Joining) -> None:
+    joining.join()
+    joining.approve("--fingerprint", asked(PosixStorage(joining.site.root), "beta").fingerprint)
+    assert joining.join()[0] == 0
+    revoke_node(joining.site.registers, joining.site.root_key, "beta", NOW_NS)
+    (joining.directory / "node.toml").unlink()
+    assert joining.join()[0] == 77
+    assert "trust rotate" in joining.err
+    assert not (joining.directory / "node.toml").exists()
 
 
 def test_request_that_cannot_be_put_in_its_place_is_not_waited_for(joining: Joining) -> None:

@@ -147,8 +147,6 @@ RADIUS_S_MIN: Final = 1
 """RFC 10049: never 0. It suggests 3 where nobody tells of leap seconds; the sources of an agent do, or it is silent."""
 RADIUS_S_MAX: Final = 2**32 - 1
 BATCH_MAX: Final = 64
-PORT: Final = 5319
-"""Assigned by IANA."""
 
 
 def whole_seconds(now: TimeInterval) -> tuple[int, int]:

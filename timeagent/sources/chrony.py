@@ -39,7 +39,6 @@ from timeagent.units import MS, SECOND, Instant, Span, span_text
 from ..units import TimeInterval
 from .port import Exchange, Sample
 
-PORT: Final = 323
 LOCAL_REFERENCE: Final = 0x7F7F0101
 """127.127.1.1: chronyd serves its own clock (``local``) and claims no error at all."""
 LEAP_UNSYNCHRONISED: Final = 3

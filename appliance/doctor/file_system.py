@@ -69,6 +69,8 @@ class TrialDirectory:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._tmp, 0o775)
             self._made_tmp = True
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._place)  # left by a run of this name that was killed
         os.mkdir(self._place, 0o775)
         return self
 

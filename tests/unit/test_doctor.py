@@ -169,6 +169,18 @@ def test_good_directory_passes_every_trial_and_nothing_is_left(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
 
 
+# In a container every run has the same name: process 1 of the same host.
+def test_what_a_run_left_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
+    with TrialDirectory(tmp_path, "doctor.host.1") as killed:
+        for trial in (killed.owner, killed.linked, killed.exclusive, killed.listed):
+            trial()
+        with TrialDirectory(tmp_path, "doctor.host.1") as again:
+            checks = [trial() for trial in (again.owner, again.linked, again.exclusive, again.listed)]
+            assert set(verdicts(checks).values()) == {CheckVerdict.PASS}
+        (tmp_path / "tmp" / "doctor.host.1").mkdir(parents=True)  # for the first one to remove
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("verb", "said", "words"),
     [

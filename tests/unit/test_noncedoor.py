@@ -1,6 +1,7 @@
 """The doors: whatever arrives at them, they go on answering."""
 
 import json
+import os
 import random
 import socket
 import threading
@@ -164,6 +165,16 @@ def test_socket_that_another_run_left_is_replaced(hand: HandAgent, tmp_path: Pat
     with pytest.raises(Environment) as refused:
         bind_unix(tmp_path / "nowhere")
     assert refused.value.code == "door-unbound"
+
+
+# As with the page: the directory decides who that is, the `group` of node.toml too.
+def test_whoever_may_enter_the_directory_may_ask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        bind_unix(tmp_path).close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "time.sock").stat().st_mode & 0o777 == 0o666
 
 
 def test_address_that_cannot_be_listened_on_is_refused_by_name(udp: int) -> None:

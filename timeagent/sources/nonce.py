@@ -189,6 +189,7 @@ def bind_unix(directory: Path) -> socket.socket:
     try:
         path.unlink(missing_ok=True)
         door.bind(str(path))
+        path.chmod(0o666)  # as the page: who may enter the directory may ask
     except OSError as problem:
         door.close()
         raise Environment(

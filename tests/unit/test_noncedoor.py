@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ from timeagent.sources.nonce import (
     peer_digest,
     token_of,
 )
-from timeagent.sources.port import Endpoint, UdpExchange, bind_udp
+from timeagent.sources.port import Endpoint, UdpExchange, bind_udp, first_wanted
 from timeagent.units import MS, SECOND
 
 NONCE = bytes(range(32))
@@ -195,3 +196,28 @@ def test_peer_that_does_not_answer_is_named() -> None:
     with pytest.raises(BadTime) as refused:
         exchange(encode_question(ASKED), lambda _: True)
     assert refused.value.code == "no-answer"
+
+
+class Chatty:
+    """A socket at which an answer to another question comes every now and then."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def gettimeout(self) -> float:
+        return 0.5
+
+    def settimeout(self, _: float) -> None: ...
+
+    def recv(self, _: int) -> bytes:
+        self.asked += 1
+        threading.Event().wait(0.15)
+        return b"no"
+
+
+# Else a Roughtime server that answers nonsense slowly would hold up the questions to all others.
+def test_answers_to_other_questions_make_no_exchange_longer() -> None:
+    chatty = Chatty()
+    with pytest.raises(TimeoutError):
+        first_wanted(cast("socket.socket", chatty), lambda _: False)
+    assert chatty.asked <= 4

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment
 from timeagent.units import SECOND, Instant, Span
 
@@ -89,7 +90,7 @@ class UdpExchange:
         self._timeout = timeout_ns / SECOND
 
     def __call__(self, request: bytes, wanted: Callable[[bytes], bool]) -> bytes:
-        """Ask once. What is not wanted is left unread, a few times."""
+        """Ask once. What is not wanted is passed over."""
         try:
             family, kind, _, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind) as door:
@@ -105,12 +106,11 @@ class UdpExchange:
             ) from None
 
 
-_ANSWERS_MAX = 8
-
-
 def first_wanted(door: socket.socket, wanted: Callable[[bytes], bool]) -> bytes:
-    """Return the first datagram that is wanted, of a few. Raises OSError, as the socket's time-out does."""
-    for _ in range(_ANSWERS_MAX):
+    """Return the first datagram that is wanted within the socket's time-out. Raises OSError, as that does."""
+    ends = SystemClock.boot_ns() + int((door.gettimeout() or 0) * SECOND)
+    while (left := ends - SystemClock.boot_ns()) > 0:
+        door.settimeout(left / SECOND)
         answer = door.recv(_REPLY_BYTES_MAX)
         if wanted(answer):
             return answer

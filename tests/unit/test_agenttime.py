@@ -13,6 +13,7 @@ from tests.support.timeagent import KEY, HandAgent, own, page_fields
 from timeagent.agent.discipline import DISRUPTED_NS
 from timeagent.agent.page import PAGE_NAME, AgentTime, Page, PageReader, PageWriter, running_agent
 from timeagent.errors import BadTime
+from timeagent.keys import KeyInUse
 from timeagent.signedtime import STALENESS_NS, ClockStatus
 from timeagent.sources.nonce import bind_unix, nonce_door
 from timeagent.units import HOUR, MS, SECOND
@@ -179,6 +180,20 @@ def test_silence_of_the_agent_is_told_by_its_reason(bench: Bench) -> None:
     assert code_of(time) == "no-time"  # its sources are silent now
     bench.hand.run(SECOND)
     time.now()
+
+
+def test_agent_whose_key_has_ended_says_so_and_runs(bench: Bench) -> None:
+    in_use = KeyInUse(KEY)
+    bench.hand.agent._signer = in_use
+    in_use.use(KEY, bench.machine.real)
+    bench.machine.pass_time(SECOND)
+    bench.hand.ask()
+    assert code_of(bench.time()) == "key-ended"
+    clock, radius = bench.machine, 250 * MS
+    assert running_agent(bench.directory, clock, key_id=KEY.id, radius_ns_max=radius, is_own=lambda _: False)
+    in_use.use(KEY, None)
+    bench.hand.ask()
+    assert bench.time().now()
 
 
 def test_agent_that_was_never_there_is_refused(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ class PageReader:
         )
 
 
-_RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
+_RUNS: Final = frozenset({"no-time", "key-ended", "clock-disrupted", "radius-too-wide"})
 """With these words an agent that runs says that it has nothing to say."""
 
 type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime]
@@ -234,7 +234,7 @@ class AgentTime:
 
     What is refused, by code of BadTime: ``page-absent``, ``page-short``, ``page-version``, ``page-torn``,
     ``page-damaged``, ``page-other-boot``, ``page-other-key``, ``page-stale`` (older than it may be: the agent stands
-    still), ``page-ahead`` (another CLOCK_BOOTTIME than this process has: a time namespace), ``no-time``,
+    still), ``page-ahead`` (another CLOCK_BOOTTIME than this process has: a time namespace), ``no-time``, ``key-ended``,
     ``clock-disrupted``, ``radius-too-wide``.
     """
 
@@ -350,6 +350,9 @@ class AgentTime:
                 f"what the agent knows of the time contradicts itself; it says nothing for another {span_text(left)}",
                 hint="tenure time sources names who disagrees",
             )
+        if page.status.usable:
+            what = "the time agent has a bound, and its key has ended: it signs nothing"
+            return BadTime("key-ended", what, hint="tenure trust ls says which keys count; trust rotate makes the next")
         return BadTime(
             "no-time", "the time agent has no bound", hint="tenure time sources says why; tenure time wait waits"
         )

@@ -1,6 +1,7 @@
 """Evidence on disk: bounded, numbered, and never in the way."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,18 @@ def test_directory_that_cannot_be_written_is_only_logged(tmp_path: Path, caplog:
     (tmp_path / "file").touch()
     EvidenceFiles(tmp_path / "file" / "evidence").keep({})
     assert "evidence-not-kept" in caplog.text
+
+
+# Else each failure would leave a name, and the first success delete as much evidence as there are of them.
+def test_full_disk_leaves_no_half_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files, limits = EvidenceFiles(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    files.keep({"number": 1})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # a longer file cannot be written
+    try:
+        for _ in range(3):
+            files.keep({"number": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caplog.text.count("evidence-not-kept") == 3
+    files.keep({"number": 2})
+    assert names(tmp_path) == ["00000001.json", "00000002.json"]

@@ -50,7 +50,12 @@ def keep_numbered(directory: Path, prefix: str, suffix: str, data: bytes, files_
     number = int(kept[-1].name.removeprefix(prefix)[:8]) + 1 if kept else 1
     path = directory / f"{prefix}{number:08d}{suffix}"
     with path.open("xb") as file:
-        file.write(data)
+        try:
+            file.write(data)
+            file.flush()
+        except OSError:
+            path.unlink(missing_ok=True)  # half of it
+            raise
     for old in kept[: max(0, len(kept) + 1 - files_max)]:
         with contextlib.suppress(FileNotFoundError):
             old.unlink()

@@ -168,14 +168,16 @@ def test_socket_that_another_run_left_is_replaced(hand: HandAgent, tmp_path: Pat
     assert refused.value.code == "door-unbound"
 
 
-# As with the page: the directory decides who that is, the `group` of node.toml too.
-def test_whoever_may_enter_the_directory_may_ask(tmp_path: Path) -> None:
+# The directory decides who that is, by the `group` of node.toml too; where it lets everybody in, the user alone.
+@pytest.mark.parametrize(("directory", "socket"), [(0o700, 0o666), (0o750, 0o666), (0o755, 0o700)])
+def test_whoever_was_let_into_the_directory_may_ask(tmp_path: Path, directory: int, socket: int) -> None:
+    tmp_path.chmod(directory)
     before = os.umask(0o077)
     try:
         bind_unix(tmp_path).close()
     finally:
         os.umask(before)
-    assert (tmp_path / "time.sock").stat().st_mode & 0o777 == 0o666
+    assert (tmp_path / "time.sock").stat().st_mode & 0o777 == socket
 
 
 def test_address_that_cannot_be_listened_on_is_refused_by_name(udp: int) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import itertools
 import random
 import socket
+import stat
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,8 @@ def bind_unix(directory: Path) -> socket.socket:
     try:
         path.unlink(missing_ok=True)
         door.bind(str(path))
-        path.chmod(0o666)  # as the page: who may enter the directory may ask
+        if not directory.stat().st_mode & stat.S_IXOTH:
+            path.chmod(0o666)  # who was let into the directory may ask: the `group` of node.toml
     except OSError as problem:
         door.close()
         raise Environment(

@@ -135,6 +135,17 @@ def test_bytes_that_are_no_report_are_damaged(data: bytes) -> None:
         decode_report(data, "it")
 
 
+# A power cut, or a full disk, while the last line was written.
+def test_line_that_was_cut_off_takes_nothing_from_those_before() -> None:
+    chain = chain_of([(Witness("w"), NOW_S + number, 1) for number in range(3)])
+    lines = [encode_line(each) for each in chain]
+    for cut in (1, 20, len(lines[2]) - 2):
+        assert decode_report(b"".join(lines[:2]) + lines[2][:cut], "it") == tuple(chain[:2])
+    assert decode_report(b"".join(lines)[:-1], "it") == tuple(chain)
+    with pytest.raises(Damaged):
+        decode_report(lines[0] + lines[1][:20] + b"\n" + lines[2], "it")
+
+
 def test_report_has_the_shape_that_the_rfc_gives() -> None:
     chain = chain_of([(HONEST, NOW_S, 3), (LIAR, NOW_S - 60, 3)])
     report = json.loads(encode_report(chain))

@@ -141,6 +141,8 @@ def decode_report(data: bytes, where: str) -> tuple[Queried, ...]:
             report = msgspec.json.decode(data, type=_Report)
         except msgspec.DecodeError:
             lines = data.splitlines()
+            if lines[1:] and not lines[-1].endswith(b"}"):
+                lines.pop()  # a crash or a full disk cut it off
             if not 0 < len(lines) <= RESPONSES_MAX or not all(line.startswith(b'{"publicKey"') for line in lines):
                 raise
             report = _Report([msgspec.json.decode(line, type=Queried) for line in lines])

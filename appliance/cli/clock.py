@@ -124,7 +124,7 @@ def _opened(data: bytes, where: str) -> _Record:
     try:
         record = msgspec.json.decode(data, type=_Record)
         bytes.fromhex(record.own_key_id)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as problem:
+    except (msgspec.DecodeError, ValueError, RecursionError) as problem:
         raise _damaged(f"{where} is no evidence of a time agent: {problem}") from None
     if record.schema_name != SCHEMA:
         raise _damaged(f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}")

@@ -368,7 +368,7 @@ class FarHands:
 
     def ask(self, verb: str, *words: str) -> bool | str:
         answer: Any = None
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             self._asks.write(json.dumps([verb, *words]) + "\n")
             self._asks.flush()
             if not select.select([self._answers], [], [], self._patience_s)[0]:
@@ -390,7 +390,7 @@ def serve(hands: file_system.TrialDirectory) -> int:
             answer: dict[str, Any] = {"said": hands.ask(*json.loads(line))}
         except OSError as problem:
             answer = {"problem": _what(problem)}
-        except (TenureError, ValueError, TypeError) as problem:
+        except (TenureError, ValueError, TypeError, RecursionError) as problem:
             answer = {"problem": str(problem)}
         say(json.dumps(answer))
         sys.stdout.flush()

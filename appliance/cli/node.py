@@ -128,7 +128,7 @@ def read_package(path: Path) -> Release:
                 check=False,
             ).stdout
         return msgspec.json.decode(told, type=Release)
-    except (OSError, msgspec.DecodeError) as problem:
+    except (OSError, msgspec.DecodeError, RecursionError) as problem:
         what = f"is no package of tenure: {problem}" if path.exists() else "is not there"
         raise BadRequest("bad-package", f"{path} {what}", hint="name the .deb that `make deb` made") from None
 

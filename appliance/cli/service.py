@@ -223,7 +223,7 @@ def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[HealthCheck, st
     answer = _asked(settings, cluster_id, CHECKS_PATH)
     try:
         told = None if answer is None else msgspec.json.decode(answer[1], type=_Told)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         told = None
     runs, listens = (None, None) if told is not None else keeping(settings, cluster_id)
     listens = listens if answer is None else None

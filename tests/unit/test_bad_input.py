@@ -246,8 +246,11 @@ def test_package_that_is_not_there_is_said_so(site: Site, say: Callable[..., Sai
     assert "x.deb is not there" in said.err
 
 
-def test_file_that_is_no_evidence_is_refused_with_the_way_out(say: Callable[..., Said], tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{}")
+@pytest.mark.parametrize("text", ["{}", '{"a": ' * 100_000], ids=["empty", "deep"])
+def test_file_that_is_no_evidence_is_refused_with_the_way_out(
+    say: Callable[..., Said], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "x.json").write_text(text)
     assert say("time", "evidence", str(tmp_path / "x.json")).is_error(65, "evidence-damaged")
 
 

@@ -225,11 +225,12 @@ def test_other_client_answers_what_it_can_and_goes_on(
         '["append", "none", "1"]',
         '["read", "a"]',
         "[]",
+        "[" * 100_000,
     ]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(asked_)))
     assert command.serve(hands) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [answer.get("said") for answer in answers] == [True, None, None, None, None, "1", None]
+    assert [answer.get("said") for answer in answers] == [True, None, None, None, None, "1", None, None]
     assert all("problem" in answer for answer in answers if "said" not in answer)
     hands.__exit__(None, None, None)
 

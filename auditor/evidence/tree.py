@@ -189,13 +189,13 @@ class Opened:
     size: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return at most so many bytes from an offset in the file. Raises OSError."""
+        """Return at most so many bytes from an offset in the file. Raises OSError, also where it has fewer by now."""
         length = min(length, self.size - offset)
         parts = []
         while length > 0:
             part = os.pread(self.descriptor, length, self.base + offset)
             if not part:
-                break
+                raise OSError(errno.EIO, "it became shorter while it was read")
             parts.append(part)
             offset += len(part)
             length -= len(part)
@@ -414,7 +414,7 @@ class Tree:
             if not is_map or map_number is None:
                 continue
             for name, is_directory in self.names(f"{top}/{map_name}"):
-                if is_directory and name.isascii() and name.isdecimal() and f"{int(name):04d}" == name:
+                if is_directory and name.isascii() and name.isdecimal() and f"{int(name[:20]):04d}" == name:
                     yield map_number, int(name), f"{top}/{map_name}/{name}"
 
     def open_file(self, path: str) -> Opened | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tarfile
 from typing import TYPE_CHECKING
@@ -204,3 +205,22 @@ def test_root_may_be_reached_by_a_link(tmp_path: Path) -> None:
     tree = small_tree(tmp_path / "tree")
     (tmp_path / "link").symlink_to(tree.root)
     assert audit(open_tree(tmp_path / "link"), signatures=SIGNATURES).findings == ()
+
+
+class Shrinking(Tree):
+    """A tree whose ledgers and messages are written anew while they are read: shorter than when they were opened."""
+
+    def open_file(self, path: str) -> Opened | None:
+        opened = super().open_file(path)
+        if opened is None or not path.endswith((".ledger", ".msg")):
+            return opened
+        return dataclasses.replace(opened, size=opened.size + 50)
+
+
+# Nobody waits for the rest, and nobody is accused of having taken it away.
+def test_file_that_became_shorter_while_it_was_read_is_unreadable(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path)
+    result = audit(Shrinking(tmp_path), signatures=SIGNATURES)
+    assert codes(result) == {"unreadable"}
+    assert {each.subject for each in result.findings} >= {each for each in tree.files() if each.endswith(".ledger")}
+    assert "became shorter" in result.findings[0].explanation

@@ -115,3 +115,11 @@ def test_part_of_a_tree_is_the_same_in_a_tar_file(tmp_path: Path, inside: str) -
     there = audit(open_tree(tmp_path / name))
     assert there.summary == audit(Tree(tree.root)).summary
     assert there.summary.messages == 3
+
+
+def test_number_of_a_shard_with_thousands_of_digits_is_none(copy: bytes, tmp_path: Path) -> None:
+    (tmp_path / "copy.tar").write_bytes(copy)
+    with tarfile.open(tmp_path / "copy.tar", "a", format=tarfile.GNU_FORMAT) as archive:
+        for top in ("shards", "ledger"):
+            archive.addfile(tarfile.TarInfo(f"tree/{top}/00000001/{'9' * 5000}/1"))
+    assert {each.code for each in audit(TarTree(tmp_path / "copy.tar")).findings} == {"foreign-file"}

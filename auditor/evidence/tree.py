@@ -255,6 +255,12 @@ class Tree:
             return []
         return sorted(found)
 
+    def _place(self, path: str) -> str:
+        """Return where a path is. Raises OSError for one that no tree has, as a made-up record may say."""
+        if "\0" in path or ".." in path.split("/"):
+            raise FileNotFoundError(errno.ENOENT, "it does not lead to a file of a tree")
+        return self._at + name_of(path)
+
     @contextmanager
     def _scanned(self, directory: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         """Yield what is in a directory that is not reached by a link. Raises OSError."""
@@ -262,7 +268,7 @@ class Tree:
             with os.scandir(self._at) as entries:
                 yield entries
             return
-        opened = os.open(self._at + name_of(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        opened = os.open(self._place(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with os.scandir(opened) as entries:
                 yield entries
@@ -420,7 +426,7 @@ class Tree:
     def open_file(self, path: str) -> Opened | None:
         """Return an open file, or None where there is no file that can be read."""
         try:
-            descriptor = os.open(self._at + name_of(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[path] = LINK if problem.errno == errno.ELOOP else str(problem.strerror)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
-from appliance.formats.closed import PACK, LockFile, open_lock, open_seal
+from appliance.formats.closed import PACK, LockFile, RackSeal, open_lock, open_seal
 from appliance.formats.framing import Kind, digest_of
 from appliance.formats.paths import (
     BIRTH,
@@ -282,6 +282,7 @@ class BagWalk:
         try:
             seal, stamped = open_seal(data, path)
             wrong = bag_rules.misplaced(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
+            wrong = wrong or _no_name(seal)
         except Damaged as problem:
             wrong = problem.message
         if wrong:
@@ -472,6 +473,15 @@ class BagWalk:
         """Return the data files of a bag, but for those that are known."""
         paths = (f"{listing.bag.path}/{name}" for name in sorted(listing.files) if name not in known)
         return [Evidence(path, 0, self._tree.size(path)) for path in paths]
+
+
+def _no_name(seal: RackSeal) -> str | None:
+    """Return which name in a seal is none, but a path: by somebody's link it could lead out of the tree."""
+    for entry in seal.entries:
+        for name in (entry.bag, *open_lock(entry.lock, entry.bag)[0].by_name()):
+            if "/" in name:
+                return f"it lists {name!r}, which is no file name"
+    return None
 
 
 def _nothing(_name: str) -> bool:

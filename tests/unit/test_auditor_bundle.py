@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.formats.closed import LockEntry, SealEntry
 from auditor.audit import audit
 from auditor.evidence.opening import TarTree, open_tree
 from auditor.evidence.signatures import Signatures
@@ -225,3 +226,25 @@ def test_bundle_is_refused_where_a_tar_file_can_show_nothing(tmp_path: Path) -> 
     (root / "TENURE").symlink_to("elsewhere")
     finding = next(each for each in audit(Tree(root)).findings if each.code == "unreadable")
     assert run("bundle", finding.id, root, "--output", tmp_path / "x.tar") == 3
+
+
+# Whoever made the copy would have the auditor hand out what is on the auditor's own machine.
+@pytest.mark.parametrize("bag", ["../../../../../outside", "notes/link", "zero\0byte"])
+def test_no_name_in_a_seal_leads_out_of_the_tree(bag: str, tmp_path: Path, capsys: Capture) -> None:
+    tree, outside = small_tree(tmp_path / "tree"), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret" * 777)
+    grid = tree.grids["orders"]
+    rack = grid.rack(grid.first_ns)
+    (tree.root / rack.path / "notes").mkdir()
+    (tree.root / rack.path / "notes" / "link").symlink_to(outside)
+    listed = (LockEntry(name="secret", size=1, digest=bytes(32)),)
+    lock = tree.close(grid.bag(tree.now_ns), change={"entries": listed}, put=False)
+    tree.seal(rack, change={"entries": (SealEntry(bag=bag, lock=lock),)})
+    findings = audit(Tree(tree.root), signatures=SIGNATURES).findings
+    assert {"damaged-seal", "lost-file"} & {each.code for each in findings}
+    for each in findings:
+        assert {run("explain", each.id, tree.root, *form) for form in ((), ("--json",), ("--chain",))} <= {0, 1}
+        assert run("bundle", each.id, tree.root, "--output", tmp_path / f"{each.id}.tar") in {0, 3}
+        assert b"secret" * 777 not in (tmp_path / f"{each.id}.tar").read_bytes()
+    assert "4662 bytes" not in capsys.readouterr().out

@@ -72,11 +72,11 @@ class _OfShard(_Signed, frozen=True):
     shard: ShardName
 
 
-class _Listing(msgspec.Struct, frozen=True, array_like=True):
+class _Stamped(msgspec.Struct, frozen=True, array_like=True):
     instant_ns: Instant
     place: Place
     clock: ClockReading | None
-    """None: its signed time does not verify. The list counts nevertheless."""
+    """None: its signed time does not verify. What is stamped counts nevertheless."""
     where: Evidence
 
 
@@ -206,7 +206,7 @@ class FrameColumns(msgspec.Struct, array_like=True):
         return np.frombuffer(self.rows, FRAME)
 
 
-class BagClosed(_Listing, frozen=True):
+class BagClosed(_Stamped, frozen=True):
     """A closer signed the list of a bag's contents: from then on nothing else is in it."""
 
     closer: str
@@ -226,7 +226,7 @@ class BagClosed(_Listing, frozen=True):
     """Data files in the directory that the list does not name."""
 
 
-class RackSealed(_Listing, frozen=True):
+class RackSealed(_Stamped, frozen=True):
     """A sealer signed the list of a rack's bags: no other bag of that stretch of time exists."""
 
     sealer: str
@@ -237,7 +237,7 @@ class RackSealed(_Listing, frozen=True):
     bags: int
 
 
-class LogBorn(_Signed, frozen=True):
+class LogBorn(_Stamped, frozen=True):
     """A log was made."""
 
     log: str

@@ -155,7 +155,7 @@ class BagWalk:
             return None
         grid = Grid(birth)
         if self._timeline:
-            self._timeline.born(grid, birth, stamped.signed_time(path), where)
+            self._timeline.born(grid, birth, stamped, where)
         return grid
 
     def _store_there(self, log: str, birth: bytes, named: str, where: Evidence) -> bool:

@@ -175,12 +175,12 @@ class Facts:
 
     # Logs and racks.
 
-    def born(self, grid: Grid, birth: LogBirth, token: SignedTime, where: Evidence) -> None:
-        """Take the birth of a log. ``token``: what it was signed with, whether that holds or not."""
-        clock = ClockReading.of(birth.created_by, self._lens.token(birth.created_by, token))
+    def born(self, grid: Grid, birth: LogBirth, stamped: Stamped, where: Evidence) -> None:
+        """Take the birth of a log, whether what it was signed with holds or not."""
+        _, clock, signed_ns = self._stamp(Kind.BIRTH, stamped, birth.created_by, where, grid.first_ns)
         grace = birth.grace_ns if self._lens.grace_ns is None else self._lens.grace_ns
         # A log is there from the beginning of its first bag, whatever the clock of its maker says.
-        instant, place = min(clock.midpoint_ns, grid.first_ns), (birth.log, b"", 0, 0)
+        instant, place = min(signed_ns, grid.first_ns), (birth.log, b"", 0, 0)
         spans = (birth.span_ns, grace, birth.rack_ns)
         self._found.add(LogBorn(instant, place, clock, where, birth.log, grid.first_ns, *spans, birth.kind.value))
 

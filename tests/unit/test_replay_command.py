@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.formats.birth import open_birth
+from appliance.formats.framing import Kind, pack
+from appliance.formats.stamped import Stamped
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.moving import moved_tree
+from timeagent.canonical import encode
 from timeagent.keys import Signer, public_line
 from timeagent.units import SECOND, rfc3339
 
@@ -226,3 +230,21 @@ def test_what_has_no_time_is_not_shown_as_a_day_of_1970(tmp_path: Path, capsys: 
         shutil.rmtree(tmp_path / "small" / name)
     assert run(tmp_path / "small") == 0
     assert capsys.readouterr().out.startswith("nothing in this copy says when it was")
+
+
+# Its bags are read all the same.
+def test_log_whose_birth_is_stamped_with_no_time_is_there_from_its_first_bag_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = small_tree(tmp_path / "tree")
+    stamped = Stamped(body=open_birth(tree.get("logs/orders/log"), "")[1].body, time=bytes(128))
+    tree.put("logs/orders/log", pack(Kind.BIRTH, encode(stamped)))
+    assert main(["audit", str(tree.root), "--db", str(tmp_path / "index")]) == 1
+    assert "the signed time of a log's birth record is none" in capsys.readouterr().out
+    for arguments in ((tree.root,), ("--db", tmp_path / "index")):
+        (log,) = shown(capsys, *arguments)["logs"]
+        assert (log["log"], log["delivered"]) == ("orders", 3)
+        born = next(
+            each for each in shown(capsys, *arguments, "--step", "event")["steps"] if each["event"] == "log-born"
+        )
+        assert (born["node"], born["instant_ns"]) == (None, tree.grids["orders"].first_ns)

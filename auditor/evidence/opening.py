@@ -6,16 +6,17 @@ import os
 import posixpath
 import re
 import tarfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from appliance.formats.birth import FORMAT, format_of
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged, Environment
 
-from .tree import LINK, NOT_REGULAR, TOPS, ListedTree, Opened, Tree, is_hidden, open_at, text_of_bytes
+from .tree import LINK, NOT_REGULAR, TOPS, ListedTree, Opened, Tree, is_hidden, text_of_bytes
 
 NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""
@@ -39,7 +40,7 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _members(path: Path) -> list[tarfile.TarInfo]:
+def _members(file: IO[bytes]) -> list[tarfile.TarInfo]:
     """Return the members of a tar file in order. Raises TarError for what is none, or ends too early; OSError.
 
     ``tarfile`` takes a header that is cut off, or garbled, for the end of the archive: what stands behind it would be
@@ -48,7 +49,7 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
     found: list[tarfile.TarInfo] = []
     try:
         encoding, errors = _ENCODING
-        with tarfile.open(path, "r:", tarinfo=_Member, encoding=encoding, errors=errors) as archive:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member, encoding=encoding, errors=errors) as archive:
             for each in archive:
                 if each.size < 0:  # as an attribute says it
                     raise tarfile.ReadError(f"{each.name} has {each.size} bytes")
@@ -57,10 +58,9 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
             end = archive.offset
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as problem:  # of made-up headers
         raise tarfile.ReadError(str(problem)) from None
-    with path.open("rb") as file:
-        file.seek(end)
-        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise tarfile.ReadError(f"it is cut off, or damaged, at offset {end}")
+    file.seek(end)
+    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError(f"it is cut off, or damaged, at offset {end}")
     return found
 
 
@@ -71,10 +71,16 @@ class TarTree(ListedTree):
         """List the members. Raises Damaged for what is no tar file, Environment for what cannot be read."""
         super().__init__(path)
         self._places: dict[str, tuple[int, int] | str] = {}
-        """Where the bytes of a member are and how many, or why they cannot be read."""
+        """Where the bytes of a member are and how many, or why they cannot be read.
+
+        In the file that was opened: another one may be put in its place meanwhile.
+        """
         try:
-            found = path.stat()
-            members = _members(path)
+            with path.open("rb") as file:
+                self._descriptor = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._descriptor)
+                found = os.fstat(self._descriptor)
+                members = _members(file)
         except tarfile.TarError as problem:
             raise Damaged(
                 "not-a-tree",
@@ -136,9 +142,8 @@ class TarTree(ListedTree):
         if isinstance(place, str):
             self.unreadable[path] = place
             return None
-        offset, size = place
         try:
-            return open_at(self.root, offset, size)
+            return Opened(os.dup(self._descriptor), *place)
         except OSError as problem:
             self.unreadable[path] = str(problem.strerror)
             return None

@@ -123,3 +123,14 @@ def test_number_of_a_shard_with_thousands_of_digits_is_none(copy: bytes, tmp_pat
         for top in ("shards", "ledger"):
             archive.addfile(tarfile.TarInfo(f"tree/{top}/00000001/{'9' * 5000}/1"))
     assert {each.code for each in audit(TarTree(tmp_path / "copy.tar")).findings} == {"foreign-file"}
+
+
+# Whoever keeps the newest copy under one name replaces it while it is judged.
+def test_tar_file_that_is_replaced_is_judged_as_it_was(copy: bytes, tmp_path: Path) -> None:
+    for name, before in (("copy.tar", b""), ("newer.tar", header(ONE) + block(b"1"))):
+        (tmp_path / name).write_bytes(before + copy)
+    tree = open_tree(tmp_path / "copy.tar")
+    (tmp_path / "newer.tar").replace(tmp_path / "copy.tar")
+    assert audit(tree).findings == ()
+    (tmp_path / "copy.tar").unlink()
+    assert audit(tree).summary.messages == 3

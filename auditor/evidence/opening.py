@@ -176,7 +176,7 @@ def _part(member: tarfile.TarInfo) -> str | None:
 def _inside(name: str, root: str) -> str:
     """Return a member's path below the root; nothing for what is not below it."""
     plain = posixpath.normpath(name).lstrip("/")
-    if plain.startswith("..") or plain == ".":
+    if plain == "." or plain.split("/", 1)[0] == "..":
         return ""
     top = root.lstrip("/")
     if top:

@@ -134,3 +134,10 @@ def test_tar_file_that_is_replaced_is_judged_as_it_was(copy: bytes, tmp_path: Pa
     assert audit(tree).findings == ()
     (tmp_path / "copy.tar").unlink()
     assert audit(tree).summary.messages == 3
+
+
+def test_directory_in_it_may_have_a_name_that_begins_with_two_dots(tmp_path: Path) -> None:
+    small_tree(tmp_path / "..2026")
+    name = shutil.make_archive(str(tmp_path / "x"), "tar", tmp_path, "..2026")
+    result = audit(open_tree(tmp_path / name))
+    assert (result.findings, result.summary.messages) == ((), 3)

@@ -320,6 +320,9 @@ AHEAD: Final = 4
 """So many units for each process may be read before the first of them has been taken: what waits is in memory."""
 
 
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
 def default_jobs(units: int) -> int:
     """Return how many processes are worth it for so many parts."""
     return min(len(os.sched_getaffinity(0)), JOBS_MAX, units) if units >= UNITS_WORTH_IT else 1
@@ -333,7 +336,7 @@ class _Reader:
 
         context = multiprocessing.get_context("fork")
         self.ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, work, units), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self.ours, work, units), daemon=True)
         self._process.start()
         theirs.close()  # so that its end is seen when the process ends, however that comes about
         self.asked: deque[int] = deque()
@@ -376,8 +379,13 @@ def in_order[T](work: Callable[[T], bytes], units: Sequence[T], jobs: int) -> It
     readers: list[_Reader] = []
     answers: dict[int, bytes] = {}
     asked = told = 0
+    # What interrupts a fork is ignored by those who are called at each, and the interrupt is lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
-        readers.extend(_Reader(work, units) for _ in range(min(jobs, len(units))))
+        try:
+            readers.extend(_Reader(work, units) for _ in range(min(jobs, len(units))))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         while told < len(units):
             for reader in sorted(readers, key=lambda each: len(each.asked)):
                 # One more than it is at, so that it need not wait until this process comes back to it.
@@ -396,20 +404,23 @@ def in_order[T](work: Callable[[T], bytes], units: Sequence[T], jobs: int) -> It
             reader.end()
 
 
-def _serve(connection: Connection, work: Callable[[Any], bytes], units: Sequence[Any]) -> None:
-    """Do what is asked for until nobody asks. An interrupt is left to the parent, which ends its processes."""
+def _serve(connection: Connection, parents: Connection, work: Callable[[Any], bytes], units: Sequence[Any]) -> None:
+    """Do what is asked for until nobody asks. An interrupt is left to the parent, which ends its processes.
+
+    ``parents``: the parent's end, which is open here too: while it is, nobody sees that the parent was killed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    while True:
-        try:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+    parents.close()
+    with suppress(EOFError, ConnectionError):
+        while True:
             number = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer = work(units[number])
-        except Exception as problem:  # noqa: BLE001 - raised where it was asked for
-            problem.add_note(f"in a process that reads parts:\n{traceback.format_exc()}")  # it goes without it
-            connection.send(problem)
-        else:
-            connection.send(None)
-            connection.send_bytes(answer)
+            try:
+                answer = work(units[number])
+            except Exception as problem:  # noqa: BLE001 - raised where it was asked for
+                problem.add_note(f"in a process that reads parts:\n{traceback.format_exc()}")  # it goes without it
+                connection.send(problem)
+            else:
+                connection.send(None)
+                connection.send_bytes(answer)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import signal
+import threading
 
 import pytest
 
@@ -107,3 +109,37 @@ def test_process_that_is_killed_is_told() -> None:
         list(in_order(die, range(9), 2))
     assert raised.value.code == "reader-ended"
     assert "-9" in raised.value.message
+
+
+# Memory runs out, say: whoever is killed has no time to end them, and they would wait for ever.
+@pytest.mark.parametrize("units", [range(9), range(1, 99, 2)], ids=["waiting", "answering"])
+def test_processes_end_with_whoever_was_killed(units: range, capfd: pytest.CaptureFixture[str]) -> None:
+    alive, theirs = os.pipe()
+    if (parent := os.fork()) == 0:
+        answers = in_order(large, units, 3)
+        next(answers)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(theirs)
+    os.waitpid(parent, 0)
+    assert select.select([alive], [], [], 20)[0], "a process is still there"
+    os.close(alive)
+    assert capfd.readouterr().err == ""
+
+
+planted: list[int] = []
+"""Signals to whoever forks, while that is being done."""
+
+
+def _send_planted() -> None:
+    while planted:
+        signal.pthread_kill(threading.main_thread().ident or 0, planted.pop())  # a program with one thread has no other
+
+
+os.register_at_fork(after_in_parent=_send_planted)
+
+
+def test_interrupt_of_a_fork_is_not_lost() -> None:
+    planted.append(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        list(in_order(large, range(9), 2))
+    assert multiprocessing.active_children() == []

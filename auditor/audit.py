@@ -22,7 +22,6 @@ import msgspec
 
 from appliance.formats.paths import LOGS, Grid, Rack
 from auditor.rules import suspects
-from timeagent.errors import Environment
 
 from .columns.audit_file import (
     INDEX_ERRORS,
@@ -30,6 +29,8 @@ from .columns.audit_file import (
     PartStore,
     close_index,
     environment,
+    index_problem,
+    keep_index,
     temporary_database,
     write_index,
 )
@@ -166,21 +167,18 @@ def _run(
         staged = TimelineWriter(into, index) if into else None
         run = _AuditRun(tree, index, root_key, signatures or Signatures(), options, progress, store, staged)
         result = run.audit()
-        if staged is None:
-            return result, None
-        if run.whole.doubted:  # of a timeline ledgers come first, before anything is doubted
+        if staged and run.whole.doubted:  # of a timeline ledgers come first, before anything is doubted
             told, staged = EventRows(), TimelineWriter(staged.db)
             read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
             staged.take(told.encoded())
-        if own:
+        if own and staged:
             return result, staged.write(result.findings if own[1] is None else own[1])
-        keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
+        if staged:
+            keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
+        if db:
+            keep_index(db)
     except INDEX_ERRORS as problem:
-        raise Environment(
-            "index-failed",
-            f"the index {options.index_file or 'of this audit'} failed: {problem}",
-            hint="make room on the disk, or name another place (--db, or TMPDIR); remove the file if it was damaged",
-        ) from None
+        raise index_problem(options.index_file, problem) from None
     finally:
         if db is not None:
             close_index(db)  # what was read is kept, also of an audit that was interrupted

@@ -6,6 +6,7 @@ A timeline is in it too, where one is wanted. The only module of the auditor tha
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,7 +17,7 @@ import apsw
 import msgspec
 
 from appliance.formats.paths import LOCK, MARKER, SEAL
-from timeagent.errors import BadRequest, Environment
+from timeagent.errors import BadRequest, Environment, TenureError
 
 from ..evidence.tree import LedgerFile, Tree
 from .parts import PARTS, Part, Unit
@@ -28,7 +29,7 @@ INDEX_FORMAT: Final = 16
 type Database = apsw.Connection
 READ_CACHE_KIB: Final = 8 * 1024
 """What a file that is only read may take of memory."""
-INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
+INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError, UnicodeDecodeError, json.JSONDecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 COMMIT_BYTES: Final = 32 * 1024 * 1024
@@ -66,9 +67,8 @@ def open_index(path: Path) -> Database:
     except (apsw.NotADBError, apsw.CorruptError):
         raise BadRequest("not-an-index", f"{path} is no index of an audit", hint=again) from None
     except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
-        raise BadRequest(
-            "index-in-use", f"{path} cannot be read: {problem}", hint="wait for the audit that writes it"
-        ) from None
+        hint = "wait for the audit that writes it; where none does, one was killed: audit into it again"
+        raise BadRequest("index-in-use", f"{path} cannot be read: {problem}", hint=hint) from None
     return db
 
 
@@ -94,16 +94,23 @@ def write_index(path: Path) -> Database:
         db.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; BEGIN IMMEDIATE").fetchall()
     except (apsw.NotADBError, apsw.CorruptError):
         raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file") from None
-    except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
-        raise BadRequest(
-            "index-in-use",
-            f"{path} cannot be written: {problem}",
-            hint="end the audit, replay or screen that has it open, or name another",
-        ) from None
     except apsw.Error as problem:
-        what = f"{path} cannot be written: {problem}"
-        raise Environment("index-failed", what, hint="make room, or name a plain file on another disk") from None
+        raise index_problem(path, problem) from None
     return db
+
+
+def index_problem(path: Path | None, problem: Exception) -> TenureError:
+    """Return what is to be said of an INDEX_ERROR. ``path``: None where the index is gone with the audit."""
+    if path and isinstance(problem, apsw.BusyError | apsw.ReadOnlyError | apsw.CantOpenError):
+        hint = "end the audit, replay or screen that has it open, or name another"
+        return BadRequest("index-in-use", f"{path} cannot be written: {problem}", hint=hint)
+    hint = "make room on the disk, or name another place (--db, or TMPDIR); remove the file if it was damaged"
+    return Environment("index-failed", f"the index {path or 'of this audit'} failed: {problem}", hint=hint)
+
+
+def keep_index(db: Database) -> None:
+    """Make sure that all that was written is in the file. Raises an INDEX_ERROR, also where somebody reads it."""
+    db.execute("COMMIT")
 
 
 def close_index(db: Database) -> None:

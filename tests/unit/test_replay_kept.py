@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import signal
 from typing import TYPE_CHECKING, Any, cast
 
 import apsw
@@ -28,7 +30,7 @@ from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
-from tests.fault_injection.fixtures import Story, eventful_tree
+from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.golden.make_trees import STORIES, TREES
@@ -37,7 +39,7 @@ from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
 from tests.support.plain_timeline import Gathered, PlainTimeline, order
 from tests.support.shares import shares
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, Environment
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -319,6 +321,53 @@ def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> 
         audit(Tree(tree.root), options=Options(index_file=tmp_path / "index", timeline=True, reread=True))
     assert caught.value.code == "index-in-use"
     assert kept.timeline.state_at().domains
+
+
+# A replay that begins meanwhile is given what was there before. That the audit kept nothing must not be lost with it.
+@pytest.mark.parametrize("narrowing", [Narrowing(), Narrowing(since_ns=1)])
+def test_file_that_somebody_reads_when_the_audit_is_done_is_told_of(narrowing: Narrowing, tmp_path: Path) -> None:
+    file = tmp_path / "index"
+    audit(Tree(small_tree(tmp_path / "one").root), options=Options(index_file=file, timeline=True))
+    other, held = eventful_tree(tmp_path / "other"), list[AuditedTree]()
+
+    def read(*_: object) -> None:
+        held[:] = held or [open_audited(file)]
+
+    options = Options(index_file=file, timeline=True, narrowing=narrowing)
+    with pytest.raises(BadRequest, match="cannot be written") as caught:
+        audit(Tree(other.root), options=options, progress=read)
+    assert caught.value.code == "index-in-use"
+    held[0].close()
+    audit(Tree(other.root), options=options)
+
+
+def test_file_of_an_audit_that_was_killed_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    tree, file = small_tree(tmp_path / "tree"), tmp_path / "index"
+    audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    if (child := os.fork()) == 0:
+        db = apsw.Connection(str(file))
+        db.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = 1; BEGIN IMMEDIATE").fetchall()
+        db.execute("UPDATE part SET part = zeroblob(100000)").fetchall()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    with pytest.raises(BadRequest) as caught:
+        open_audited(file)
+    assert "one was killed: audit into it again" in caught.value.hint
+    audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    assert open_audited(file).timeline.state_at().logs
+
+
+# Bits of a database change, and it does not say so.
+@pytest.mark.parametrize(
+    "damage", ["UPDATE timeline SET value = '{'", "INSERT INTO part VALUES (CAST(x'ff' AS TEXT), x'', x'')"]
+)
+def test_damaged_text_in_the_file_of_an_audit_is_no_bug(damage: str, tmp_path: Path) -> None:
+    tree, file = small_tree(tmp_path / "tree"), tmp_path / "index"
+    audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    apsw.Connection(str(file)).execute(damage)
+    with pytest.raises(Environment, match="failed") as caught:
+        audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    assert "remove the file if it was damaged" in caught.value.hint
 
 
 def test_step_back_takes_the_events_since_a_state_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,13 +65,13 @@ def _shown(
     if unknown:
         known = ", ".join(sorted(timeline.state_at().clocks)) or "none"
         raise BadRequest("no-such-node", f"nothing in the tree is signed by {unknown[0]!r}", hint=f"its nodes: {known}")
+    if arguments.domain is not None and timeline.state_at().domains.get(arguments.domain) is None:
+        hint = "replay PATH lists them"
+        raise BadRequest("no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint=hint)
     if arguments.step:
         return _steps(arguments, timeline, changed)
     instant = _instant(arguments.at or "end", timeline)
     state = timeline.state_at(instant)
-    if arguments.domain is not None and timeline.state_at().domains.get(arguments.domain) is None:
-        hint = "replay PATH lists them"
-        raise BadRequest("no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint=hint)
     delivered = {
         log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
         for log in state.logs
@@ -132,7 +132,7 @@ def _lens(arguments: argparse.Namespace) -> WhatIf:
         if not equals or not node or not span:
             raise BadRequest("bad-shift", f"{each!r} is not NODE=SPAN", hint="write n1=+1.5s or n1=-200ms")
         sign = -1 if span[0] == "-" else 1
-        shifts[node] = sign * parse_span(span.lstrip("+-"))
+        shifts[node] = sign * parse_span(span[1:] if span[0] in "+-" else span)
     grace = None if arguments.grace is None else parse_span(arguments.grace)
     return WhatIf(shifts, grace, arguments.drop_late)
 

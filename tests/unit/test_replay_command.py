@@ -201,8 +201,10 @@ def test_shift_that_explains_a_finding_makes_it_vanish(tmp_path: Path, capsys: p
     [
         (("--at", "noon"), "bad-instant"),
         (("--shift", "n1"), "bad-shift"),
+        (("--shift", "n1=+-3s"), "bad-span"),
         (("--shift", "n9=1s"), "no-such-node"),
         (("--domain", "nobody"), "no-such-domain"),
+        (("--step", "event", "--domain", "nobody"), "no-such-domain"),
         (("--from", "start"), "no-step"),
         (("--step", "event", "--at", "end"), "two-instants"),
         (("--step", "bag", "--domain", "alice"), "bag-of-domain"),

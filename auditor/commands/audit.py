@@ -16,7 +16,7 @@ from auditor.evidence.opening import TarTree, open_tree, whereabouts
 from auditor.evidence.tree import Tree
 from auditor.report import formats
 from auditor.rules.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
-from timeagent.console import Progress, argument, note, one_of, print_json, say, say_all, together
+from timeagent.console import Progress, argument, note, one_of, print_json, printable, say, say_all, together
 from timeagent.errors import BadRequest
 
 from .running import narrowing, path_arguments, pinned, read_archive_of, run_audit
@@ -108,13 +108,14 @@ def _bundle(manifest: dict[str, Any], result: Audit, arguments: argparse.Namespa
     """Report of a bundle whether its finding holds. What else is not there was left out by whoever made it."""
     from auditor.explain.bundle import shows
 
-    confirmed = shows(result, manifest["finding"])
-    note(f"this is a bundle, of finding {manifest['finding']}: of {len(result.findings)} findings no other is shown")
-    result = by_id(result, [manifest["finding"]] if confirmed else [])
-    about |= {"bundle": {"finding": manifest["finding"], "confirmed": confirmed}}
+    finding = printable(manifest["finding"])  # whatever somebody wrote there
+    confirmed = shows(result, finding)
+    note(f"this is a bundle, of finding {finding}: of {len(result.findings)} findings no other is shown")
+    result = by_id(result, [finding] if confirmed else [])
+    about |= {"bundle": {"finding": finding, "confirmed": confirmed}}
     status = _report(result, arguments, about, None if confirmed else UNCONFIRMED)
     if not confirmed:
-        note(f"the bundle is of finding {manifest['finding']}, and what is in it does not show that")
+        note(f"the bundle is of finding {finding}, and what is in it does not show that")
     return status
 
 

@@ -98,7 +98,13 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
         return audited.timeline, None
     if lens.any:
         with Progress("replay") as line:
-            judged = partial(judged_timeline, tree, root_key=root_key, signatures=Signatures(), progress=line.show)
+            judged = partial(
+                judged_timeline,
+                tree,
+                root_key=root_key,
+                signatures=Signatures(),
+                progress=lambda done, path: line.show(done, printable(path)),
+            )
             before, (timeline, after) = judged(AS_IT_WAS)[1], judged(lens)
             return timeline, changes(before, after)
     with AuditProgress() as progress:

@@ -12,7 +12,7 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.rules.result import Audit
 from timeagent.clock import SystemClock
-from timeagent.console import Argument, Progress, argument, together
+from timeagent.console import Argument, Progress, argument, printable, together
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, SECOND, parse_instant, rfc3339
@@ -182,4 +182,6 @@ def progress_text(done: int, total: int, messages: int, spent_ns: int, part: str
     minutes, seconds = divmod(left, 60)
     bar = "#" * filled + "." * (_WIDTH - filled)
     rate = messages * SECOND // spent_ns
-    return f"of {total} parts [{bar}] {messages:,} messages, {rate:,}/s, {minutes}:{seconds:02d} left, {part}"
+    return (
+        f"of {total} parts [{bar}] {messages:,} messages, {rate:,}/s, {minutes}:{seconds:02d} left, {printable(part)}"
+    )

@@ -248,3 +248,16 @@ def test_no_name_in_a_seal_leads_out_of_the_tree(bag: str, tmp_path: Path, capsy
         assert run("bundle", each.id, tree.root, "--output", tmp_path / f"{each.id}.tar") in {0, 3}
         assert b"secret" * 777 not in (tmp_path / f"{each.id}.tar").read_bytes()
     assert "4662 bytes" not in capsys.readouterr().out
+
+
+# It is on a terminal that what was written there is shown, and a terminal obeys.
+@pytest.mark.parametrize("form", ["text", "json", "jsonl", "sarif", "junit"])
+def test_manifest_that_names_what_is_no_finding_is_shown_escaped(form: str, tmp_path: Path, capsys: Capture) -> None:
+    tree = small_tree(tmp_path / "tree")
+    manifest = {"schema": "tenure.bundle", "version": 1, "finding": "\x1b[2J\ud800"}
+    tree.put("BUNDLE", json.dumps(manifest).encode())
+    name = shutil.make_archive(str(tmp_path / "x"), "tar", tree.root, ".")
+    assert run("audit", name, "--format", form) == 3
+    said = capsys.readouterr()
+    assert "finding \\x1b[2J\\ud800" in said.err
+    assert "\x1b" not in said.out + said.err

@@ -432,6 +432,8 @@ def test_number_of_processes_out_of_range_is_refused_with_the_rule(
 def test_progress_says_how_fast_and_how_long() -> None:
     text = progress_text(30, 120, 600_000, 10 * SECOND, "logs/x")
     assert text == "of 120 parts [#####...............] 600,000 messages, 60,000/s, 0:30 left, logs/x"
+    # Any name that ends so is a part, and it is on a terminal that this is shown.
+    assert progress_text(1, 1, 0, 1, "ledger/\x1b[2J.ledger").endswith("left, ledger/\\x1b[2J.ledger")
 
 
 @pytest.mark.parametrize(

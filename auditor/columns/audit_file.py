@@ -16,7 +16,7 @@ from typing import Final
 import apsw
 import msgspec
 
-from appliance.formats.paths import LOCK, MARKER, SEAL
+from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE
 from timeagent.errors import BadRequest, Environment, TenureError
 
 from ..evidence.tree import LedgerFile, Tree
@@ -230,6 +230,6 @@ def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True, time
     for path in (MARKER, *sorted(path for each in ("policy", "trust", "map") for path in tree.files_below(each))):
         state.update(path.encode() + b"\0")
         state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-    for log in tree.logs():
-        state.update(hashlib.sha256(tree.read(f"logs/{log}/log", _SMALL_BYTES) or b"").digest())
+    for path in (f"{LOGS}/{log}/{name}" for log in tree.logs() for name in (BIRTH, STORE)):
+        state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
     return state.digest()

@@ -22,6 +22,7 @@ from tests.fault_injection.faults_missing import no_copy_of_the_store_that_a_com
 from tests.fault_injection.fixtures import small_tree
 from timeagent.canonical import encode, encode_for_ever
 from timeagent.errors import BadRequest
+from timeagent.units import SECOND
 
 ELSEWHERE = "s3://bucket/elsewhere"
 
@@ -92,6 +93,17 @@ def test_store_alone_is_a_part_that_accuses_nobody(copies: Copies) -> None:
     assert {each.verdict for each in result.findings} <= {Verdict.UNVERIFIABLE, Verdict.INDETERMINATE}
     assert {each.code for each in result.findings} >= {"unverifiable-trust", "unverifiable-policy"}
     assert json_fields(result)["summary"]["bags"] > 0
+
+
+# Which of its directories are bags of the log, and what may be in them, follows from it.
+def test_what_was_kept_of_a_log_is_forgotten_with_the_birth_record_in_its_store(copies: Copies, tmp_path: Path) -> None:
+    options, path = Options(index_file=tmp_path / "index"), copies.whole / "logs/orders/store"
+    path.with_name("log").unlink()  # of a copy that was broken off, say
+    audit(open_tree(copies.whole), options=options)
+    birth, stamped = open_birth(path.read_bytes(), "a birth")
+    later = encode_for_ever(msgspec.structs.replace(birth, created_ns=birth.created_ns + 2 * SECOND))
+    path.write_bytes(pack(Kind.BIRTH, encode(msgspec.structs.replace(stamped, body=later))))
+    assert json_fields(audit(open_tree(copies.whole), options=options)) == json_fields(audit(open_tree(copies.whole)))
 
 
 def test_what_is_left_in_the_store_by_who_did_not_make_the_log_is_not_its_bags(copies: Copies) -> None:

@@ -324,13 +324,14 @@ def _holes(records: ClusterRecords) -> Iterator[Finding]:
     for kind, word, _ in REGISTERS:
         there = records.there(kind)
         known = there.keys() | records.rejected.get(kind, set())
-        while known and max(known) not in there and max(known) - 1 not in known:
-            known = known - {max(known)}
-        missing = [number for number in range(1, min(max(known, default=0), NUMBERS_MAX)) if number not in known]
+        listed = sorted(known)
+        while listed and listed[-1] not in there and listed[-1] - 1 not in known:
+            listed.pop()
+        missing = [number for number in range(1, min(max(listed, default=0), NUMBERS_MAX)) if number not in known]
         for number in missing[:HOLES_MAX]:
             path = f"{word}/{record_name(number)}"
             reason = (
-                f"{word} record {max(known)} is there, and record {number} before it is not: they are never deleted"
+                f"{word} record {listed[-1]} is there, and record {number} before it is not: they are never deleted"
             )
             yield found(f"unverifiable-{word}", path, reason, [Evidence(path)])
 

@@ -29,6 +29,7 @@ from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
 from auditor.rules.bags import lock_of
 from auditor.rules.records import stamp_findings
 from auditor.rules.timestamps import judge_frame
+from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
@@ -257,10 +258,8 @@ class Facts:
         rack = listing.rack
         _, clock, instant = self._stamp(Kind.SEAL, stamped, sealed.sealer, seal.where, rack.end_ns)
         place, span = (rack.log, b"", rack.start_ns, 0), (rack.start_ns, rack.end_ns)
-        told = RackSealed(
-            instant, place, clock, seal.where, sealed.sealer, rack.log, *span, rack.path, len(sealed.entries)
-        )
-        self._found.add(told)
+        by, bags = printable(sealed.sealer), len(sealed.entries)
+        self._found.add(RackSealed(instant, place, clock, seal.where, by, rack.log, *span, rack.path, bags))
 
     def _close(self, told: _ToldBag) -> None:
         bag, lock = told.bag, told.lock
@@ -274,7 +273,7 @@ class Facts:
                 place=(bag.log, b"", bag.start_ns, 0),
                 clock=told.clock,
                 where=told.where,
-                closer=lock.closer,
+                closer=printable(lock.closer),
                 log=bag.log,
                 bag_ns=bag.start_ns,
                 end_ns=bag.end_ns,

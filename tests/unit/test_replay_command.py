@@ -250,3 +250,18 @@ def test_log_whose_birth_is_stamped_with_no_time_is_there_from_its_first_bag_on(
             each for each in shown(capsys, *arguments, "--step", "event")["steps"] if each["event"] == "log-born"
         )
         assert (born["node"], born["instant_ns"]) == (None, tree.grids["orders"].first_ns)
+
+
+# It is on a terminal that their names are shown, and a terminal obeys.
+def test_who_closed_and_sealed_by_made_up_names_is_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = small_tree(tmp_path)
+    grid = tree.grids["orders"]
+    tree.close(grid.bag(grid.first_ns + SECOND), change={"closer": "\x1b[2Jn2"})
+    tree.seal(grid.rack(grid.first_ns), change={"sealer": "\x1b[2Jn1"})
+    for step in ((), ("--step", "event"), ("--step", "bag")):
+        assert run(tmp_path, *step) == 0
+        out = capsys.readouterr().out
+        assert "\x1b" not in out
+        assert "\\x1b[2Jn" in out

@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise BadRequest("no-path", "there is no PATH to audit", hint=hint)
         arguments.path = Path(named)
     tree, result = run_audit(arguments)
-    about: dict[str, Any] = {"tree": whereabouts(tree)}
+    about: dict[str, Any] = {"tree": whereabouts(tree)} | narrowing(arguments).fields()
     if isinstance(tree, TarTree):  # a bundle is one
         from auditor.explain.bundle import manifest_of
 
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         about |= {"against": whereabouts(twin)}
     patterns = [part for each in arguments.only for part in each.split(",") if part]
     result = only(result, patterns)
-    about |= narrowing(arguments).fields() | ({"only": patterns} if patterns else {})
+    about |= {"only": patterns} if patterns else {}
     return _report(result, arguments, about)
 
 

@@ -56,6 +56,8 @@ def test_bundle_is_audited_elsewhere_to_the_same_finding(repository: Path, tmp_p
     assert [finding["id"] for finding in document["findings"]] == [identifier]
     assert document["bundle"] == {"finding": identifier, "confirmed": True}
     assert document["root_key_pinned"] is True
+    assert run("audit", bundle, "--root-key", key, "--json", "--domain", "alice") == 1
+    assert json.loads(capsys.readouterr().out)["narrowed_to"]["domains"] == ["alice"]
     schema = json.loads((repository / "docs/schemas/tenure.audit.v1.json").read_text())
     assert list(problems(document, schema)) == []
     assert run("audit", bundle) == 1

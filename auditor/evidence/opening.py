@@ -298,7 +298,7 @@ def whereabouts(tree: Tree) -> dict[str, Any]:
     """Return what JSON shows of where a tree is: a report without it may be of another one than its reader thinks."""
     place = {
         "path": printable(tree.said or str(tree.root.resolve())),
-        "inside": tree.inside,
+        "inside": printable(tree.inside),
         "marker": any(name == MARKER for name, _ in tree.names("")),
     }
     return place | {"stores": [whereabouts(each) for each in tree.stores]} if isinstance(tree, JoinedTree) else place
@@ -306,6 +306,6 @@ def whereabouts(tree: Tree) -> dict[str, Any]:
 
 def where_words(place: dict[str, Any]) -> str:
     """Return the same in words."""
-    inside = f", in it {printable(place['inside'])}" if place["inside"] else ""
+    inside = f", in it {place['inside']}" if place["inside"] else ""
     stores = "".join(f" and {printable(each['path'])}" for each in place.get("stores", ()))
     return f"{place['path']}{inside}" + ("" if place["marker"] else f" ({PART})") + stores

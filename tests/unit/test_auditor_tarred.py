@@ -141,3 +141,14 @@ def test_directory_in_it_may_have_a_name_that_begins_with_two_dots(tmp_path: Pat
     name = shutil.make_archive(str(tmp_path / "x"), "tar", tmp_path, "..2026")
     result = audit(open_tree(tmp_path / name))
     assert (result.findings, result.summary.messages) == ((), 3)
+
+
+def test_directory_in_it_is_shown_escaped_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tree(tmp_path / "\x1b[2Jcopy")
+    name = shutil.make_archive(str(tmp_path / "x"), "tar", tmp_path, "\x1b[2Jcopy")
+    for form in ("text", "json", "jsonl", "sarif", "junit"):
+        assert main(["audit", name, "--format", form]) == 0
+        out = capsys.readouterr().out
+        assert "x1b[2Jcopy" in out
+        assert "\x1b" not in out
+        assert "\\u001b" not in out

@@ -431,12 +431,15 @@ class Tree:
             if problem.errno not in _ABSENT:
                 self.unreadable[path] = LINK if problem.errno == errno.ELOOP else str(problem.strerror)
             return None
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(descriptor)
-            self.unreadable[path] = NOT_REGULAR
-            return None
-        return Opened(descriptor, 0, found.st_size)
+        try:
+            found, why = os.fstat(descriptor), NOT_REGULAR
+            if stat.S_ISREG(found.st_mode):
+                return Opened(descriptor, 0, found.st_size)
+        except OSError as problem:
+            why = str(problem.strerror)
+        os.close(descriptor)
+        self.unreadable[path] = why
+        return None
 
 
 class ListedTree(Tree):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +24,6 @@ from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from auditor.evidence.tree import Opened
     from tests.fault_injection.tree import ClusterTree
@@ -224,3 +225,22 @@ def test_file_that_became_shorter_while_it_was_read_is_unreadable(tmp_path: Path
     assert codes(result) == {"unreadable"}
     assert {each.subject for each in result.findings} >= {each for each in tree.files() if each.endswith(".ledger")}
     assert "became shorter" in result.findings[0].explanation
+
+
+# Between the two the file server may lose it, or its disk fail.
+def test_file_that_is_opened_and_cannot_be_asked_for_its_size_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_tree(tmp_path)
+    path, fstat = f"{DAY}/22-00-00/22-00-01.000-1000-2000/lock", os.fstat
+
+    def stale(descriptor: int) -> os.stat_result:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == tmp_path / path:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return fstat(descriptor)
+
+    monkeypatch.setattr(os, "fstat", stale)
+    count = len(list(Path("/proc/self/fd").iterdir()))
+    result = audit(Tree(tmp_path), signatures=SIGNATURES)
+    assert [(each.code, each.subject) for each in result.findings] == [("unreadable", path)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == count

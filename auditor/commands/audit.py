@@ -87,6 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
 
         manifest = manifest_of(tree)
         if manifest is not None:
+            if arguments.against is not None or arguments.only:
+                what = (
+                    f"{arguments.path} is a bundle, which speaks of one finding: --against and --only say nothing of it"
+                )
+                raise BadRequest("bundle-alone", what, hint="leave them out, or audit the tree that it was made of")
             return _bundle(manifest, result, arguments, about)
     if arguments.against is not None:
         twin = open_tree(arguments.against)

@@ -263,3 +263,17 @@ def test_manifest_that_names_what_is_no_finding_is_shown_escaped(form: str, tmp_
     said = capsys.readouterr()
     assert "finding \\x1b[2J\\ud800" in said.err
     assert "\x1b" not in said.out + said.err
+
+
+# Who asks for a comparison must not take silence for agreement.
+@pytest.mark.parametrize("words", [("--against", "tree"), ("--only", "r2-*")])
+def test_bundle_is_not_held_against_a_copy_nor_cut_by_codes(
+    words: tuple[str, str], tmp_path: Path, capsys: Capture
+) -> None:
+    _, _, bundle = bundled(tmp_path)
+    capsys.readouterr()
+    option, value = words
+    assert run("audit", bundle, option, tmp_path / value if option == "--against" else value) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "[bundle-alone]" in said.err

@@ -118,7 +118,12 @@ def run_bundle(arguments: argparse.Namespace) -> int:
             sys.stdout.buffer.flush()
         else:
             with output.open("xb") as target:
-                shutil.copyfileobj(file, target)
+                try:
+                    shutil.copyfileobj(file, target)
+                    target.flush()
+                except BaseException:
+                    output.unlink()  # half a bundle shows nothing, and would be in the way of the next
+                    raise
         note(f"bundle: {counted(len(bundle.paths), 'file')}, {file.tell():,} bytes, for finding {finding.id}")
     for path in bundle.absent[:8]:
         note(f"bundle: {printable(path)} is not there, and that cannot be shown by a bundle")

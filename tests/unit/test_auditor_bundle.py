@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import shutil
 import sys
 import tarfile
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -277,3 +279,19 @@ def test_bundle_is_not_held_against_a_copy_nor_cut_by_codes(
     said = capsys.readouterr()
     assert said.out == ""
     assert "[bundle-alone]" in said.err
+
+
+def test_half_a_bundle_is_not_left_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    tree = granted_while_held(tmp_path / "tree")
+    (finding,) = audit(Tree(tree.root), signatures=SIGNATURES).findings
+
+    def full(_: object, target: IO[bytes]) -> None:
+        target.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    assert run("bundle", finding.id, tree.root, "--output", tmp_path / "x.tar") == 74
+    assert "No space left" in capsys.readouterr().err
+    assert not (tmp_path / "x.tar").exists()

@@ -388,14 +388,13 @@ class _Leases:
 
     def _unfounded(self, ends: Rows, cluster: ClusterFacts) -> Flags:
         """Say of each lease whether the signed time of its watermark may be another's, or of a clock that is off."""
-        widest = cluster.policies.widest
-        if widest is None:
-            return np.zeros(len(ends), np.bool_)
         heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
-        wrong = breaks("radius-above-policy", ends["radius"], widest.radius_ns_max)
-        wrong |= breaks("stale-time", ends["staleness"], STALENESS_NS)
-        allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
-        wrong |= breaks("r1-breach", np.abs(self.watermark - ends["midpoint"]), allowed)
+        wrong = breaks("stale-time", ends["staleness"], STALENESS_NS)
+        widest = cluster.policies.widest
+        if widest is not None:
+            wrong |= breaks("radius-above-policy", ends["radius"], widest.radius_ns_max)
+            allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
+            wrong |= breaks("r1-breach", np.abs(self.watermark - ends["midpoint"]), allowed)
         latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
         wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
         said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]

@@ -275,6 +275,17 @@ def test_columns_say_of_a_fault_alone_what_the_rules_say(story: Callable[[Path],
     assert by_columns_first(tmp_path) == by_rules(tmp_path)
 
 
+# What no policy is asked for is judged all the same.
+@pytest.mark.parametrize("code", ["r2-breach", "stale-time"])
+def test_watermark_of_a_copy_that_lacks_a_policy_is_judged_by_columns_as_by_rules(code: str, tmp_path: Path) -> None:
+    for number, story in enumerate(all_plants()[code]):
+        tree = story(tmp_path / str(number))
+        lost = tree.change_policy()
+        tree.change_policy()
+        (tree.root / f"policy/{lost:08d}").unlink()
+        assert by_columns_first(tree.root) == by_rules(tree.root), story.__name__
+
+
 @pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_hole_in_the_columns_is_seen(judged: Judged, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:

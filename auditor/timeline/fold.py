@@ -262,10 +262,9 @@ class Working:
         log = self.logs.get(event.log)
         if log is None:
             return
-        start, span = max(event.start_ns, log.born.first_ns), log.born.span_ns
-        for begin in range(start - start % span, event.end_ns, span):
-            bag = self.bags.get((event.log, begin))
-            if bag is not None and bag.closed is not None:
+        for begin in self.bags.starts(event.log, event.start_ns, event.end_ns):
+            bag = self.bags[event.log, begin]
+            if bag.closed is not None:
                 self.bags[event.log, begin] = replace(bag, sealed_ns=event.instant_ns, sealer=event.sealer)
         self.logs[event.log] = self._advance(log, event.end_ns, over_open=True)
 
@@ -276,12 +275,14 @@ class Working:
         stops a reader, unless its rack is sealed (``over_open``): then it does not exist.
         """
         while True:
-            bag = self.bags.get((log.born.log, log.horizon_ns))
+            name, horizon = log.born.log, log.horizon_ns
+            bag = self.bags.get((name, horizon))
             if bag is not None and bag.closed is not None:
                 log = _delivered(log, bag.closed)
-            elif log.horizon_ns >= closed_to or (bag is not None and not over_open):
+            elif horizon >= closed_to or (bag is not None and not over_open):
                 return log
-            log = replace(log, horizon_ns=log.horizon_ns + log.born.span_ns)
+            after = next(self.bags.starts(name, horizon, closed_to), closed_to) if bag is None else bag.end_ns
+            log = replace(log, horizon_ns=after)
 
     _folds: ClassVar[dict[type, Callable[[Working, Any], None]]] = {
         LogBorn: _born,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import merge
 from typing import Any, Final
 
 import msgspec
@@ -300,6 +301,15 @@ class DomainLayer(Layer[str, DomainState]):
 
 class BagLayer(Layer[tuple[str, Instant], BagState]):
     """Bags by log and beginning; those of one log lie together."""
+
+    def starts(self, log: str, first: Instant, end: Instant) -> Iterator[Instant]:
+        """Yield where the bags of a log begin that are known within [first, end), in order; some more than once."""
+        sql = (
+            "SELECT DISTINCT part FROM known WHERE kind = ? AND key = ? AND part >= ? AND part < ? AND position <= ?"
+            " ORDER BY part"
+        )
+        kept = (start for (start,) in self._db.execute(sql, (self._kind, log, first, end, self._position)))
+        return merge(kept, sorted(start for name, start in self.changed if name == log and first <= start < end))
 
     def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
         """Return the bags of a log in order of time; ``newest``: only so many of the last."""

@@ -61,6 +61,9 @@ class PlainBags(dict[tuple[str, "Instant"], BagState]):
         chosen = sorted((start for name, start in self if name == log), reverse=True)
         return [self[log, start] for start in reversed(chosen[:newest])]
 
+    def starts(self, log: str, first: Instant, end: Instant) -> Iterator[Instant]:
+        return iter(sorted(start for name, start in self if name == log and first <= start < end))
+
 
 def plain_working(marks: Collection[Mark] = ()) -> Working:
     """Return a state of nothing, in plain dictionaries."""

@@ -193,6 +193,23 @@ def test_bag_is_open_due_closed_and_sealed_and_delivered_when_it_is_closed(tmp_p
     assert state.logs["orders"].horizon_ns == bag.rack.end_ns
 
 
+# A clock that was at the beginning of its time when a log was made, or a log that nobody wrote to for years.
+def test_log_that_was_made_in_1970_costs_no_more_than_what_happened_in_it(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.grid = story.tree.log(change={"created_ns": 0, "span_ns": 10 * MS})
+    story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.advance(4 * SECOND)
+    story.tree.close_due(story.grid)
+    log = timeline_in(story.tree).state_at().logs["orders"]
+    assert (log.horizon_ns, log.delivered) == (bag.end_ns, 2)
+    story.tree.until(bag.rack.end_ns + 10 * SECOND)
+    story.tree.seal(bag.rack)
+    state = timeline_in(story.tree).state_at()
+    assert state.logs["orders"].horizon_ns == bag.rack.end_ns
+    assert state.bag_phase(state.bags["orders", bag.start_ns]) is BagPhase.SEALED
+
+
 def test_prelock_without_a_lock_file_means_closing(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.written()

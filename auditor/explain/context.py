@@ -190,7 +190,7 @@ class Change(NamedTuple):
 
 
 def _restart(instant: Instant, node: str, shard: int, incarnation: bytes, how: str) -> Change:
-    about = {"node": node, "shard": shard, "incarnation": incarnation.hex(), "how": how}
+    about = {"node": printable(node), "shard": shard, "incarnation": incarnation.hex(), "how": how}
     return Change(instant, f"shard {shard} on {node} {how}", about)
 
 
@@ -309,7 +309,9 @@ def _clock_changes(state: StateAt, window: list[Event]) -> Iterator[Change]:
         if before is not None and clock.clock_epoch not in epochs[clock.node]:
             changes.append("a new clock epoch: a step, suspend, boot or stall")
         for what in changes:
-            yield Change(event.instant_ns, f"clock of {clock.node}: {what}", {"node": clock.node, "what": what})
+            yield Change(
+                event.instant_ns, f"clock of {clock.node}: {what}", {"node": printable(clock.node), "what": what}
+            )
         epochs.setdefault(clock.node, set()).add(clock.clock_epoch)
         last[clock.node] = clock
 
@@ -340,7 +342,7 @@ def _lease_fields(lease: LeaseTrace, concerned: AbstractSet[bytes]) -> dict[str,
         "domain": printable(witness.domain),
         "correlation_id": witness.correlation_id.hex(),
         "concerned": witness.correlation_id in concerned,
-        "node": witness.holder.node,
+        "node": printable(witness.holder.node),
         "process": witness.holder.process,
         "mode": lease.mode.value,
         "fence": str(witness.fence),

@@ -91,11 +91,14 @@ class Link:
     def fields(self) -> dict[str, Any]:
         return {
             "kind": self.kind.value,
-            "title": self.title,
+            "title": printable(self.title),
             "path": printable(self.where.path) if self.where else None,
             "offset": self.where.offset if self.where else None,
             "length": self.where.length if self.where else None,
-            "checks": [check.fields() for check in self.checks],
+            "checks": [
+                check.fields() | {"value": printable(check.value), "limit": printable(check.limit)}
+                for check in self.checks
+            ],
             "under": [link.fields() for link in self.under],
         }
 
@@ -103,10 +106,10 @@ class Link:
 def lineage_lines(link: Link, depth: int = 0) -> Iterator[str]:
     """Yield the chain as text: a line a link, and beneath it its checks with value and limit."""
     indent = "  " * depth
-    yield f"{indent}{link.kind}: {link.title}"
+    yield printable(f"{indent}{link.kind}: {link.title}")
     for check in link.checks:
         limit = f"  ({check.limit})" if check.limit else ""
-        yield f"{indent}    {WORDS[check.holds]:<3} {check.what}: {check.value}{limit}"
+        yield printable(f"{indent}    {WORDS[check.holds]:<3} {check.what}: {check.value}{limit}")
     for each in link.under:
         yield from lineage_lines(each, depth + 1)
 
@@ -166,16 +169,16 @@ class _Reading:
             if closed is not None and (entry := closed.lock.by_name().get(name)) is not None:
                 readable = place.path not in archive.tree.unreadable
                 checks, under = tuple(file_checks(entry, None, readable=readable)), (_lock_link(closed.event),)
-            yield Link(LinkKind.MISSING, f"{printable(place.path)} is not there", checks, under, place)
+            yield Link(LinkKind.MISSING, f"{place.path} is not there", checks, under, place)
             return
         piece = piece_at(data, 0)
         if isinstance(piece, str):
-            yield Link(LinkKind.FILE, f"{printable(place.path)}: no whole record ({piece})", where=place)
+            yield Link(LinkKind.FILE, f"{place.path}: no whole record ({piece})", where=place)
             return
         try:
             yield from self._piece(piece, data[piece.offset : piece.end], place)
         except Damaged as problem:
-            yield Link(LinkKind.FILE, printable(problem.message), where=place)
+            yield Link(LinkKind.FILE, problem.message, where=place)
 
     def _piece(self, piece: Piece, data: bytes, place: Evidence) -> Iterator[Link]:
         match piece.kind:
@@ -201,7 +204,7 @@ class _Reading:
                 title = f"{piece.kind.name.lower()} record {place.path}, signed by key {signed.key_id.hex()}"
                 yield Link(LinkKind.RECORD, title, where=place)
             case _:
-                yield Link(LinkKind.RECORD, f"{piece.kind.name.lower()} {printable(place.path)}", where=place)
+                yield Link(LinkKind.RECORD, f"{piece.kind.name.lower()} {place.path}", where=place)
 
     # Frames, their bag and its lock file.
 
@@ -217,7 +220,7 @@ class _Reading:
             policy = archive.records.judging(evidence.frame.head.policy_number, limit)
             yield self._frame(evidence, path, closed, policy)
         for where, reason in damage:
-            yield Link(LinkKind.FILE, printable(reason), where=where)
+            yield Link(LinkKind.FILE, reason, where=where)
 
     def _frame(self, evidence: FrameEvidence, path: str, closed: _Closed | None, policy: Policy | None) -> Link:
         head, token = evidence.frame.head, evidence.token
@@ -274,7 +277,7 @@ class _Reading:
 
     def _witness(self, evidence: FrameEvidence, held: HeldWitness) -> Link:
         witness = held.witness
-        lease = f"{witness.correlation_id.hex()[-8:]} on {printable(witness.domain)!r}"
+        lease = f"{witness.correlation_id.hex()[-8:]} on {witness.domain!r}"
         title = f"witness ({witness.kind}) of lease {lease}, expiry {clock(witness.expiry_ns)}"
         under: tuple[Link, ...] = ()
         trace = self._archive.leases.of(witness.domain).get(witness.correlation_id)
@@ -304,7 +307,7 @@ class _Reading:
         """Return a lease: its grant and its end with their checks, the lease before it, ledger, ceiling and key."""
         told = trace.told[0]
         witness, holder = told.witness, told.witness.holder
-        name = f"{witness.correlation_id.hex()[-8:]} on {printable(witness.domain)!r}"
+        name = f"{witness.correlation_id.hex()[-8:]} on {witness.domain!r}"
         span = f"{clock(told.instant_ns)} to {clock(trace.expiry_ns)}"
         title = f"lease {name}: {witness.mode} to {holder.node}:{holder.process}, {span}"
         if trace.ended is not None:

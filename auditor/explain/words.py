@@ -84,7 +84,7 @@ def context_lines(context: Context) -> Iterator[str]:
         yield ""
         yield "Around it:"
         for instant, words in sorted(around):
-            yield f"  {rfc3339(instant)}  {words}"
+            yield printable(f"  {rfc3339(instant)}  {words}")
     if context.frames:
         accepted, written = context.readers()
         yield ""

@@ -85,10 +85,10 @@ def finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def time_line(named: NamedInterval) -> str:
-    by = f", by the clock of {named.node}" if named.node else ""
-    if named.earliest_ns == named.latest_ns:
-        return f"{named.what}: {bound_text(named.earliest_ns)}{by}"
-    return f"{named.what}: {rfc3339(named.earliest_ns)} to {rfc3339(named.latest_ns)}{by}"
+    said = bound_text(named.earliest_ns)
+    if named.earliest_ns != named.latest_ns:
+        said = f"{rfc3339(named.earliest_ns)} to {rfc3339(named.latest_ns)}"
+    return printable(f"{named.what}: {said}" + (f", by the clock of {named.node}" if named.node else ""))
 
 
 def summary_line(summary: Summary) -> str:

@@ -24,6 +24,10 @@ LEASES_SHOWN: Final = 200
 
 def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain: str | None = None) -> Iterator[str]:
     """Yield the state in words: shards, leases, logs and their bags, clocks, findings, newest deliveries."""
+    return map(printable, _lines(state, delivered, domain))
+
+
+def _lines(state: StateAt, delivered: dict[str, list[Delivered]], domain: str | None) -> Iterator[str]:
     if state.end_ns:
         end = clock(state.end_ns)
         yield f"state at {rfc3339(state.instant_ns)}, after {state.position:,} events; the copy ends at {end}"
@@ -53,7 +57,7 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
             [_bag(state, bag) for bag in bags],
         )
         for each in delivered.get(name, ()):
-            domains = ", ".join(map(printable, each.domains)) or "no lease"
+            domains = ", ".join(each.domains) or "no lease"
             message = f"{each.writer} {each.sequence}[{each.index}]  {each.length} bytes"
             yield f"    {clock(each.timestamp_ns)}  {message}  under {domains}"
     yield ""
@@ -62,7 +66,7 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
         yield ""
         yield "Findings by then"
         for finding in state.findings:
-            yield f"  {finding.id}  {finding.verdict:<13}  {finding.code}: {printable(finding.subject)}"
+            yield f"  {finding.id}  {finding.verdict:<13}  {finding.code}: {finding.subject}"
 
 
 def _shards(state: StateAt) -> list[tuple[str, ...]]:
@@ -98,14 +102,14 @@ def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
         previous = "-" if known.previous is None else state.phase(known.previous).value
         rows += [_lease_row(state, lease, previous) for lease in known.leases]
         if not known.leases and domain is not None:
-            rows.append((printable(name), "free", "-", "-", "-", "-", "-", clock(known.floor_ns), "-", previous))
+            rows.append((name, "free", "-", "-", "-", "-", "-", clock(known.floor_ns), "-", previous))
     return rows
 
 
 def _lease_row(state: StateAt, lease: LeaseState, previous: str) -> tuple[str, ...]:
     witness, left = lease.witness, state.expiry(lease) - state.instant_ns
     return (
-        printable(witness.domain),
+        witness.domain,
         state.phase(lease).value,
         witness.mode.value,
         f"{witness.holder.node}:{witness.holder.process}",
@@ -186,7 +190,7 @@ def _shard_fields(state: StateAt, name: tuple[int, int]) -> dict[str, Any]:
     return {
         "map": name[0],
         "shard": name[1],
-        "node": record.node,
+        "node": printable(record.node),
         "incarnation": record.incarnation.hex(),
         "ceiling_number": record.number,
         **instant_fields("ceiling", record.ceiling_ns),
@@ -225,7 +229,7 @@ def lease_fields(state: StateAt, lease: LeaseState) -> dict[str, Any]:
         "correlation_id": witness.correlation_id.hex(),
         "phase": state.phase(lease).value,
         "mode": witness.mode.value,
-        "node": holder.node,
+        "node": printable(holder.node),
         "process": holder.process,
         "incarnation": holder.incarnation.hex(),
         "purpose": printable(holder.purpose),
@@ -287,16 +291,16 @@ def _bag_fields(state: StateAt, bag: BagState) -> dict[str, Any]:
         "accepted": closed.accepted if closed else None,
         "rejected": closed.rejected if closed else None,
         **instant_fields("closed", closed.instant_ns if closed else None),
-        "closer": closed.closer if closed else None,
+        "closer": printable(closed.closer) if closed else None,
         **instant_fields("sealed", bag.sealed_ns),
-        "sealer": bag.sealer,
+        "sealer": None if bag.sealer is None else printable(bag.sealer),
     }
 
 
 def _clock_fields(state: StateAt, name: str) -> dict[str, Any]:
     each = state.clocks[name]
     return {
-        "node": name,
+        "node": printable(name),
         "status": each.reading.state,
         **instant_fields("earliest", each.reading.earliest_ns),
         **instant_fields("latest", each.reading.latest_ns),

@@ -34,9 +34,10 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from auditor.evidence.finding import Finding
     from auditor.explain.context import Context
-    from tests.fault_injection.tree import ClusterTree
+    from tests.fault_injection.tree import Change, ClusterTree
 
 SIGNATURES = Signatures()
+HOSTILE = "\x1b[31mEVIL\x07\x9b"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -234,6 +235,25 @@ def test_picture_says_no_more_than_text_can_hold(tmp_path: Path, capsys: pytest.
     assert "\x1b" not in picture
     assert not re.search("<b>", picture)
     ET.fromstring(picture)
+
+
+# A terminal obeys what it is shown, in the middle of a line and by one character (C1) too.
+@pytest.mark.parametrize("change", [{"closer": HOSTILE}, {"bag": HOSTILE, "log": HOSTILE}], ids=["closer", "bag"])
+@pytest.mark.parametrize("form", [(), ("--chain",), ("--json",)], ids=["words", "chain", "json"])
+def test_record_that_a_stranger_wrote_commands_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Change, form: tuple[str, ...]
+) -> None:
+    story = Story(tmp_path)
+    story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.done(seal=False)
+    story.tree.close(bag, change=change)
+    (finding,) = audit(Tree(tmp_path), signatures=SIGNATURES).findings
+    assert run(finding.id, tmp_path, *form) == 1
+    assert main(["replay", str(tmp_path), *(form if form == ("--json",) else ())]) == 0
+    out = capsys.readouterr().out
+    assert "EVIL" in out
+    assert all(line.isprintable() for line in out.splitlines())
 
 
 def test_one_picture_is_of_one_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

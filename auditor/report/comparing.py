@@ -229,19 +229,23 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 def diff_lines(diff: dict[str, Any]) -> Iterator[str]:
     """Yield the difference in words; last a line that counts it."""
+    return map(printable, _lines(diff))
+
+
+def _lines(diff: dict[str, Any]) -> Iterator[str]:
     if not diff["same_cluster"]:
         yield "the reports are of two clusters"
     for sign, findings in (("+", diff["came"]), ("-", diff["went"])):
         for each in findings:
-            verdict, what = str(each["verdict"]).upper(), f"{each['code']}: {printable(each['subject'])}"
+            verdict, what = str(each["verdict"]).upper(), f"{each['code']}: {each['subject']}"
             yield f"{sign} {each['id']}  {verdict:<13}  {what}"
     for pair in diff["changed"]:
         before, after = pair["before"], pair["after"]
-        what = f"{after['code']}: {printable(after['subject'])}"
+        what = f"{after['code']}: {after['subject']}"
         yield f"~ {after['id']}  {before['verdict']} -> {after['verdict']}  {what}"
         if before["explanation"] != after["explanation"]:
-            yield f"    was: {printable(before['explanation'])}"
-            yield f"    is:  {printable(after['explanation'])}"
+            yield f"    was: {before['explanation']}"
+            yield f"    is:  {after['explanation']}"
     for name, counts in diff["summary"].items():
         yield f"  {name}: {counts['before']} -> {counts['after']}"
     yield f"{len(diff['came'])} findings came, {len(diff['went'])} went, {len(diff['changed'])} changed"

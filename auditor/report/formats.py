@@ -246,7 +246,7 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     )
     yield "  <properties>"
     for name, value in (("tree", where_words(about["tree"])), ("exit-code", str(about["exit_code"]))):
-        yield f'    <property name="{name}" value={quoteattr(_xml(value))}/>'
+        yield f'    <property name="{name}" value={quoteattr(printable(value))}/>'
     yield "  </properties>"
     for finding in audit.findings:
         yield from _case(finding)
@@ -261,9 +261,9 @@ def _case(finding: Finding) -> Iterator[str]:
     name = quoteattr(f"{finding.code} {finding.id}")
     yield f'  <testcase classname="tenure.audit" name={name} file={quoteattr(_path(finding))}>'
     element = _element(finding)
-    places = "".join(f"\n{place.path} {place.offset}+{place.length}" for place in finding.evidence)
-    text = escape(_xml(f"{finding.explanation}{places}"))
-    message = "" if element == "system-out" else f" message={quoteattr(_xml(finding.title))}"
+    places = [f"{place.path} {place.offset}+{place.length}" for place in finding.evidence]
+    text = escape("\n".join(map(printable, [finding.explanation, *places])))
+    message = "" if element == "system-out" else f" message={quoteattr(finding.title)}"
     kind = f' type="{finding.verdict.value}"' if element in ("failure", "error") else ""
     yield f"    <{element}{message}{kind}>{text}</{element}>"
     yield "  </testcase>"
@@ -271,8 +271,3 @@ def _case(finding: Finding) -> Iterator[str]:
 
 def _path(finding: Finding) -> str:
     return printable(finding.evidence[0].path) if finding.evidence else ""
-
-
-def _xml(text: str) -> str:
-    """Return text that XML can hold: its line breaks, and else what can be printed."""
-    return "\n".join(printable(line) for line in text.split("\n"))

@@ -163,6 +163,17 @@ def test_hostile_names_leave_xml_well_formed(tmp_path: Path, capsys: Capture) ->
     ET.fromstring(text)
 
 
+def test_name_of_several_lines_adds_none_to_a_failure(tmp_path: Path, capsys: Capture) -> None:
+    story = Story(tmp_path)
+    story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.done(seal=False)
+    story.tree.close(bag, change={"bag": "other\nlogs/orders/log 0+0"})
+    run("audit", tmp_path, "--format", "junit")
+    (failure,) = ET.fromstring(capsys.readouterr().out).iter("failure")
+    assert "other\\nlogs/orders/log 0+0" in (failure.text or "").splitlines()[0]
+
+
 def test_only_and_fail_on_choose(tmp_path: Path, capsys: Capture) -> None:
     mixed(tmp_path)
 
@@ -227,6 +238,16 @@ def report_of(**finding: object) -> bytes:
 def test_diff_reads_a_report_of_one_finding(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_bytes(report_of())
     assert run("audit", "diff", tmp_path / "report.json", tmp_path / "report.json") == 0
+
+
+def test_diff_prints_nothing_that_a_terminal_obeys(tmp_path: Path, capsys: Capture) -> None:
+    evil = "\x1b[31mEVIL\x07\n"
+    for name, report in (("a", report_of(**dict.fromkeys(("id", "code", "verdict"), evil))), ("b", report_of())):
+        (tmp_path / name).write_text(json.dumps(json.loads(report) | {"summary": {evil: name}}))
+    assert run("audit", "diff", tmp_path / "a", tmp_path / "b") == 1
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert len(out.splitlines()) == 4
 
 
 @pytest.mark.parametrize(

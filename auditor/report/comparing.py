@@ -112,7 +112,8 @@ def _differs_at(tree: Tree, twin: Tree, path: str, size: int) -> int | None:
         if mine is None or theirs is None:
             return None  # said to be unreadable by its own audit
         if mine != theirs:
-            return start + next(n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b)
+            at = next((n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
+            return None if at is None else start + at  # None: one was cut short while it was read
     return None
 
 

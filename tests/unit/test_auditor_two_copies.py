@@ -10,7 +10,7 @@ import pytest
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.report.comparing import compared
+from auditor.report.comparing import compared, contradictions
 from tests.fault_injection.fixtures import Story, flip, only_file, small_tree
 from timeagent.units import MS, SECOND
 
@@ -102,3 +102,18 @@ def test_damage_where_no_audit_read_is_no_fork(tmp_path: Path, pattern: str, dam
     else:
         flip(tree, path, 40)
     assert forks(tree.root, tmp_path / "other") == []
+
+
+class Shrinking(Tree):
+    """A copy that is made once more while it is read: data files are shorter than they were a moment ago."""
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+        data = super().read_range(path, offset, length)
+        return data[: len(data) // 2] if data and path.endswith(".msg") else data
+
+
+def test_file_that_is_cut_short_while_it_is_compared_is_no_fork(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    shutil.copytree(tree.root, tmp_path / "other")
+    assert list(contradictions(Tree(tree.root), Shrinking(tmp_path / "other"))) == []
+    assert list(contradictions(Shrinking(tree.root), Tree(tmp_path / "other"))) == []

@@ -12,7 +12,6 @@ in order; so it costs what is in it.
 
 from __future__ import annotations
 
-import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -22,7 +21,7 @@ from enum import IntEnum
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,7 +33,7 @@ from auditor.columns.layout import Rows, ShardName
 from auditor.evidence.finding import Evidence, Finding
 from auditor.rules.result import Audit
 from timeagent.canonical import decode
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, Damaged
 from timeagent.units import Instant
 
 from ..columns.audit_file import INDEX_ERRORS, Database, open_index
@@ -479,19 +478,21 @@ def open_audited(path: Path) -> AuditedTree:
     db = open_index(path)
     way_out = "make it with: tenure audit PATH --db FILE, of the whole tree"
     try:
-        heads = [json.loads(value) for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'")]
+        heads = [value for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'")]
     except INDEX_ERRORS:
         heads = []
     if not heads:
+        db.close()
         raise BadRequest("no-timeline", f"{path} has no timeline: no whole tree was audited into it", hint=way_out)
-    head = heads[0]
     try:
+        head = msgspec.json.decode(heads[0], type=dict[str, Any])
         timeline = Timeline(db)
         found = tuple(_finding.decode(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
         audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
         policy = Policy(number=0, cluster_id=audited.cluster_id)
         if head["policy"]:
             policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
-    except (*INDEX_ERRORS, ValueError, KeyError, TypeError) as problem:
+    except (*INDEX_ERRORS, Damaged, ValueError, KeyError, TypeError) as problem:
+        db.close()
         raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=f"remove it; {way_out}") from None
     return AuditedTree(audited, timeline, policy)

@@ -7,7 +7,6 @@ numbers for each of them, not what they say. What is written is described where 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -536,15 +535,16 @@ def keep_timeline(writer: TimelineWriter, audited: Audit, records: ClusterRecord
     """
     db = writer.db
     db.execute(_HEAD)
-    known = [json.loads(value) for (value,) in db.execute("SELECT value FROM timeline")]
-    head: dict[str, Any] = known[0] if known else {}
+    head: dict[str, Any] = {}
+    for (value,) in db.execute("SELECT value FROM timeline"):
+        head = msgspec.json.decode(value, type=dict[str, Any])
     if state is None or head.get("state") != state.hex():
         policy = records.newest_policy
         head = {"state": state.hex() if state else "", "policy": encode(policy).hex() if policy is not None else ""}
         writer.write().state_at()
     keep_findings(db, audited.findings)
     head["audit"] = msgspec.to_builtins(replace(audited, findings=()))
-    db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (json.dumps(head),))
+    db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (msgspec.json.encode(head),))
 
 
 def keep_findings(db: Database, findings: Iterable[Finding]) -> None:

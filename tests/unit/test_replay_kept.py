@@ -294,11 +294,15 @@ def test_index_of_another_format_is_named_and_the_next_audit_begins_it_anew(tmp_
     assert next(rows) == (0,)
 
 
-def test_damaged_timeline_is_refused(tmp_path: Path) -> None:
-    tree = eventful_tree(tmp_path / "tree")
-    audit(Tree(tree.root), signatures=SIGNATURES, options=Options(index_file=tmp_path / "index", timeline=True))
-    apsw.Connection(str(tmp_path / "index")).execute("UPDATE timeline SET value = '{\"events\": 1}'")
+@pytest.mark.parametrize("value", [b'{"events": 1}', b'{"state"', b"\xff", b"[]"], ids=range(4))
+def test_damaged_timeline_is_refused(tmp_path: Path, value: bytes) -> None:
+    tree, options = eventful_tree(tmp_path / "tree"), Options(index_file=tmp_path / "index", timeline=True)
+    audit(Tree(tree.root), signatures=SIGNATURES, options=options)
+    apsw.Connection(str(tmp_path / "index")).execute("UPDATE timeline SET value = ?", (value,))
     assert refusal(tmp_path / "index") == "not-an-index"
+    if value != b'{"events": 1}':  # of which nothing is wrong but that it says nothing of a timeline
+        with pytest.raises(Environment, match="the index"):
+            audit(Tree(tree.root), signatures=SIGNATURES, options=options)
 
 
 @pytest.mark.parametrize("heard_first", [True, False])

@@ -102,7 +102,8 @@ def _beside(
         case "timestamp-outside-bag":
             return (timestamps < span[0]) | (timestamps >= span[1])
         case "r1-breach":
-            return breaks(check.code, np.abs(timestamps - token.midpoint_ns), check.bound)
+            off = int(check.bound)  # an instant as a lens shows it is no number of a column
+            return (timestamps < token.midpoint_ns - off) | (timestamps > token.midpoint_ns + off)
         case "timestamp-after-expiry" | "timestamp-below-floor":
             return breaks(check.code, timestamps, check.bound)
     return None

@@ -18,7 +18,7 @@ from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.moving import moved_tree
 from timeagent.canonical import encode
 from timeagent.keys import Signer, public_line
-from timeagent.units import SECOND, rfc3339
+from timeagent.units import INSTANT_MAX, SECOND, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,6 +177,15 @@ def test_shift_of_a_clock_changes_what_it_signed_and_nothing_else(
     assert document["what_if"]["shift_ns"] == {"n2": 3 * SECOND}
     same = shown(capsys, tmp_path, "--shift", "n2=0s")["what_if"]
     assert (same["findings_more"], same["findings_fewer"]) == ([], [])
+
+
+@pytest.mark.parametrize("span", [f"+{INSTANT_MAX}ns", f"-{INSTANT_MAX}ns"])
+def test_clock_is_shifted_as_far_as_a_span_can_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], span: str
+) -> None:
+    small_tree(tmp_path)
+    document = shown(capsys, tmp_path, "--shift", f"n2={span}")
+    assert "r1-breach" in {each["code"] for each in document["what_if"]["findings_more"]}
 
 
 # Leases end with their session leases; either half of one is written under with the other.

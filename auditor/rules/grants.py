@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome, Mode, conflicts
@@ -261,9 +261,10 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
     for lease in history.leases:
         yield from _overtaken(lease, history, cluster)
     for earlier, later in itertools.combinations(history.by_map(), 2):
+        standing = sorted((each for each in earlier.leases if each.held and each.staying), key=_reach, reverse=True)
         for lease in later.leases:
             if lease.held and lease.whole:
-                yield from _counts_alone(lease, earlier, later, cluster)
+                yield from _counts_alone(lease, earlier, standing, later, cluster)
         highest: _Highest = {}
         for before in earlier.leases:
             _raise(highest, before, [use for use in before.uses if use.accepted and use.staying])
@@ -277,7 +278,7 @@ def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFact
     both = next((each for each in cluster.maps.values() if own in each.leaving), None)
     fact = None if both is None else cluster.counts.get(chain_of(both.layout.of(history.domain)))
     ended, staying = lease.ended, lease.staying
-    if fact is None or not staying or not lease.held or _other_halves(lease, history):
+    if fact is None or not staying or not lease.held:
         return
     if ended is not None and ended.ending.outcome is not LeaseOutcome.EXPIRED:
         return
@@ -285,7 +286,7 @@ def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFact
         return
     last = max(staying, key=lambda each: each.witness.expiry_ns)
     expiry = last.witness.expiry_ns
-    if signed_within(fact.token)[1] < expiry:
+    if signed_within(fact.token)[1] < expiry and not _other_halves(lease, history):
         reason = (
             f"{fact.name} counts by itself; {lease.name} of {lease.holder.node} is of the chain before, and was "
             f"held from that alone until {rfc3339(expiry)}"
@@ -294,20 +295,34 @@ def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFact
         yield found("overtaken-lease", lease.name, reason, [last.where, fact.where], times)
 
 
+def _reach(lease: LeaseHistory) -> Instant:
+    """Return what lies above all that a lease may ask of one that counts by itself later."""
+    watermark = lease.ended.ending.watermark_ns if lease.ended else None
+    return max(watermark or 0, *(each.witness.expiry_ns for each in lease.staying))
+
+
 def _counts_alone(
-    lease: LeaseHistory, earlier: DomainHistory, later: DomainHistory, cluster: ClusterFacts
+    lease: LeaseHistory,
+    earlier: DomainHistory,
+    standing: Sequence[LeaseHistory],
+    later: DomainHistory,
+    cluster: ClusterFacts,
 ) -> Iterator[Finding]:
     """whole-too-early: what others could write under the old chain alone lies below what a lease may from then on.
 
-    Its holder keeps to the floors of both its halves.
+    Its holder keeps to the floors of both its halves. ``standing``: of the old chain what counted there by itself, by
+    how far it reaches; few of a long history reach above where a lease begins.
     """
-    since = lease.whole[0]
+    since, low = lease.whole[0], min(lease.floor_ns, max(told.witness.settle_to_ns for told in lease.told))
+    above = list(itertools.takewhile(lambda each: _reach(each) > low, standing))
+    if not above:
+        return
     own = [lease, *(each for each in earlier.leases if each.holder == lease.holder)]
     floor = max(each.floor_ns for each in own)
     settle_to = max(told.witness.settle_to_ns for each in own for told in each.told)
-    for before in earlier.leases:
-        staying, ended = before.staying, before.ended
-        if not staying or not before.held or before.holder == lease.holder:
+    for before in above:
+        ended = before.ended
+        if before.holder == lease.holder:
             continue
         if not conflicts(before.told[-1].witness.mode, lease.mode_at(since.position)):
             continue
@@ -318,7 +333,7 @@ def _counts_alone(
                 continue
         if ended is None and not known_to_its_end(before, cluster.runs[lease.run], cluster):
             continue
-        last = max(staying, key=lambda each: each.witness.expiry_ns)
+        last = max(before.staying, key=lambda each: each.witness.expiry_ns)
         asked = settled = last.witness.expiry_ns
         because = "before that left it could be written under until"
         if ended is not None and ended.ending.outcome in GIVEN_BACK:

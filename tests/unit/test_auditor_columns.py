@@ -23,16 +23,17 @@ from auditor.evidence.finding import RULES
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import history, timestamps
+from auditor.rules import grants, history, timestamps
 from auditor.rules import suspects as domains_by_columns
 from auditor.walk import listed
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree
-from tests.fault_injection.moving import moved_tree, resharded_tree
+from tests.fault_injection.moving import Move, moved_tree, resharded_tree
 from tests.fault_injection.plants import all_plants
 from tests.support.by_rules import by_columns_first, by_rules
 from timeagent.errors import Environment
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +158,36 @@ def test_only_what_is_held_through_a_move_is_judged_by_rows(
     assert audit(Tree(make(tmp_path).root)).findings == ()
     assert sorted(judged) == ["alice", "carol", "dave", "erin"]
     assert moving == [True] * 4
+
+
+def test_long_past_of_a_domain_costs_its_move_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = Move(tmp_path)
+    move.tree.advance(5 * MS)
+    for _ in range(20):
+        move.old.end(move.old.grant("alice", move.other))
+        move.tree.advance(MS)
+    move.both()
+    leaving, coming = move.take("alice", move.writer)
+    move.writer.publish(move.grid, leaving, coming)
+    move.old.end(leaving)
+    coming.shard.end(coming)
+    move.new()
+    move.tree.until(move.old.floor_ns + SECOND)
+    (shard,) = move.coming
+    shard.extend()
+    for _ in range(20):
+        shard.end(shard.grant("alice", move.other))
+        move.tree.advance(MS)
+    asked: list[history.LeaseHistory] = []
+    other_halves = grants._other_halves
+
+    def counting(lease: history.LeaseHistory, domain: DomainHistory) -> list[history.LeaseHistory]:
+        asked.append(lease)
+        return other_halves(lease, domain)
+
+    monkeypatch.setattr(grants, "_other_halves", counting)
+    assert by_rules(move.done().root) == by_columns_first(tmp_path)
+    assert len(asked) < 20
 
 
 # Marks tell leases from each other; whoever makes two of them alike gains nothing.

@@ -72,7 +72,8 @@ class Heads:
         self.map, _ = _numbered(fact.head.map_number for fact in ordered)
         """Which map the chain of its shard began under: these are numbered in order."""
         self.run, self.runs = _numbered(fact.head.incarnation for fact in ordered)
-        self.overtaken = np.array([_overtaken(fact, cluster) for fact in ordered], np.int64)
+        which, shards = _numbered(shard_of(fact.head) for fact in ordered)
+        self.overtaken = np.array([_overtaken(each, cluster) for each in shards], np.int64)[which]
         """Before this a chain that follows counted by itself; NEVER where none did."""
         figures = np.array([_figures(fact, cluster) for fact in ordered], np.int64).reshape(-1, 6)
         self.plain = (figures < NUMBER_MAX).all(axis=1) & np.array([name[:2] in self.once for name in names], np.bool_)
@@ -100,8 +101,7 @@ def _stopped_with(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
     return (end.record.floor_ns, end.record.settle_to_ns) if end else (NUMBER_MAX, NUMBER_MAX)
 
 
-def _overtaken(fact: HeadFact, cluster: ClusterFacts) -> int:
-    own = shard_of(fact.head)
+def _overtaken(own: int, cluster: ClusterFacts) -> int:
     coming = [each.layout.shards for each in cluster.maps.values() if own in each.leaving]
     facts = [cluster.counts[name] for shards in coming for each in shards if (name := chain_of(each)) in cluster.counts]
     return min((signed_within(each.token)[1] for each in facts), default=NEVER)

@@ -190,6 +190,21 @@ def test_long_past_of_a_domain_costs_its_move_nothing(tmp_path: Path, monkeypatc
     assert len(asked) < 20
 
 
+# Every planned move leaves maps for ever, and every turn of a shard a batch.
+def test_maps_are_gone_through_once_a_shard_and_not_for_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, asked, overtaken = moved_tree(tmp_path).root, list[int](), domains_by_columns._overtaken
+
+    def counting(shard: int, cluster: history.ClusterFacts) -> int:
+        asked.append(shard)
+        return overtaken(shard, cluster)
+
+    monkeypatch.setattr(domains_by_columns, "_overtaken", counting)
+    audit(Tree(root))
+    assert len(asked) == len(set(asked)) == 2
+
+
 # Marks tell leases from each other; whoever makes two of them alike gains nothing.
 def test_leases_that_columns_cannot_tell_from_each_other_are_judged_by_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -277,10 +277,10 @@ def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFact
     own = shard_of(lease.first.head)
     both = next((each for each in cluster.maps.values() if own in each.leaving), None)
     fact = None if both is None else cluster.counts.get(chain_of(both.layout.of(history.domain)))
-    ended, staying = lease.ended, lease.staying
-    if fact is None or not staying or not lease.held:
+    if fact is None or not lease.held:
         return
-    if ended is not None and ended.ending.outcome is not LeaseOutcome.EXPIRED:
+    ended, staying = lease.ended, lease.staying
+    if not staying or (ended is not None and ended.ending.outcome is not LeaseOutcome.EXPIRED):
         return
     if ended is None and not known_to_its_end(lease, cluster.runs[fact.head.incarnation], cluster):
         return

@@ -45,6 +45,7 @@ from timeagent.units import Instant, Span, rfc3339
 
 from .archive import Archive
 from .context import LeaseTrace
+from .words import instead_of
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""
@@ -169,7 +170,7 @@ class _Reading:
             if closed is not None and (entry := closed.lock.by_name().get(name)) is not None:
                 readable = place.path not in archive.tree.unreadable
                 checks, under = tuple(file_checks(entry, None, readable=readable)), (_lock_link(closed.event),)
-            yield Link(LinkKind.MISSING, f"{place.path} is not there", checks, under, place)
+            yield Link(LinkKind.MISSING, f"{place.path} {instead_of(place.path, archive.tree)}", checks, under, place)
             return
         piece = piece_at(data, 0)
         if isinstance(piece, str):

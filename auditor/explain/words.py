@@ -96,7 +96,7 @@ def evidence_lines(place: Evidence, tree: Tree) -> Iterator[str]:
     yield f"{printable(place.path)}, offset {place.offset}, {place.length} bytes:"
     data = tree.read_range(place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX))
     if data is None:
-        yield f"  is {'a directory' if tree.names(place.path) else 'not there'}"
+        yield printable(f"  {instead_of(place.path, tree)}")
         return
     piece = piece_at(data, 0)
     if isinstance(piece, str):
@@ -104,6 +104,15 @@ def evidence_lines(place: Evidence, tree: Tree) -> Iterator[str]:
         return
     for line in piece_says(piece, data, place.path, _LISTED_MAX):
         yield f"  {printable(line.text)}"
+
+
+def instead_of(path: str, tree: Tree) -> str:
+    """Return in words what there is of a path that has no bytes."""
+    parent, _, name = path.rpartition("/")
+    if dict(tree.names(parent)).get(name):
+        return "is a directory"
+    why = tree.unreadable.get(path)
+    return "is not there" if why is None else f"cannot be read: {why}"
 
 
 class Said(NamedTuple):

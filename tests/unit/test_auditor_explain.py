@@ -129,6 +129,20 @@ def test_place_that_holds_nothing_is_told_apart_from_a_directory(tmp_path: Path)
     assert list(evidence_lines(Evidence("logs/none", 0, 0), tree))[-1] == "  is not there"
 
 
+def test_what_cannot_be_read_or_is_empty_is_not_called_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Story(tmp_path).done().root
+    (root / "policy/00000002").symlink_to("elsewhere")
+    (root / "logs/orders/empty").mkdir()
+    for finding in audit(Tree(root), signatures=SIGNATURES).findings:
+        run(finding.id, root)
+        run(finding.id, root, "--chain")
+    out = capsys.readouterr().out
+    assert out.count("is a directory") == out.count("cannot be read: it is a link: none is followed") == 2
+    assert "is not there" not in out
+
+
 def test_words_name_neighbours_restarts_and_readers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chain_of_leases(tmp_path)
     finding = audit(Tree(tmp_path), signatures=SIGNATURES).findings[0]

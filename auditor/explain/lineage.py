@@ -270,9 +270,12 @@ class _Reading:
             return None
         path = event.where.path
         data = self._archive.tree.read(path, SEAL_FILE_BYTES_MAX + 1)
-        if data is not None and path.rpartition("/")[2] != LOCK:
-            data = open_seal(data, path)[0].lock_of(bag.rpartition("/")[2])
-        return None if data is None else _Closed(event, data, *open_lock(data, path))
+        try:
+            if data is not None and path.rpartition("/")[2] != LOCK:
+                data = open_seal(data, path)[0].lock_of(bag.rpartition("/")[2])
+            return None if data is None else _Closed(event, data, *open_lock(data, path))
+        except Damaged:  # since it was audited
+            return None
 
     # Witnesses, leases, ledgers.
 

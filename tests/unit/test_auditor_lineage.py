@@ -16,9 +16,10 @@ from auditor.explain import lineage as reading
 from auditor.explain.archive import read_archive
 from auditor.explain.lineage import LinkKind, lineage, lineage_lines
 from auditor.rules import bags, endings, grants, leases, timestamps
-from tests.fault_injection.faults_bags import late_writer, lost_file
+from tests.fault_injection.faults_bags import late_writer, lost_file, lost_lock
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import r1_breach
+from tests.fault_injection.fixtures import only_file
 from tests.fault_injection.plants import all_plants
 from tests.support.mutants import plant as plant_mutant
 from tests.unit.test_auditor_explain import run
@@ -133,6 +134,15 @@ def test_file_that_is_not_there_leads_to_the_list_that_names_it(tmp_path: Path) 
     missing = next(each for each in link.under if each.kind is LinkKind.MISSING)
     assert [(check.value, check.holds) for check in missing.checks] == [("not there", False)]
     assert missing.under[0].kind is LinkKind.LOCK
+
+
+def test_seal_that_is_cut_off_after_the_audit_ends_no_explanation(tmp_path: Path) -> None:
+    tree = lost_lock(tmp_path)
+    archive = read_archive(Tree(tmp_path))
+    (finding,) = (each for each in archive.audit.findings if each.code == "lost-file")
+    seal = only_file(tree, "logs/*/*/*/seal")
+    tree.put(seal, tree.get(seal)[:-120])
+    assert list(lineage_lines(lineage(finding, archive)))
 
 
 def test_overlapping_grants_show_the_lease_before_and_what_it_would_have_taken(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ checked once.
 The database that a timeline can be read from is made by a program of its own: who shows it needs neither the memory nor
 the time of that. It says how far it is on stdout, a line of JSON each; when nobody reads that any more, it ends:
 
-    python -m auditor.explain.archive TREE FILE
+    python -P -m auditor.explain.archive TREE FILE
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], 
 
     Raises TenureError with what the audit raised.
     """
-    command = [sys.executable, "-m", __name__, str(tree.absolute()), str(file.absolute())]
+    # -P: modules of ours, never files of the directory that one is in, which may be the copy itself.
+    command = [sys.executable, "-P", "-m", __name__, str(tree.absolute()), str(file.absolute())]
     problem: dict[str, str] | None = None
     words: deque[str] = deque(maxlen=LINES_MAX)
     with subprocess.Popen(  # noqa: S603 - words of ours

@@ -54,3 +54,12 @@ def test_what_it_refuses_is_refused_here(tmp_path: Path) -> None:
         make(tmp_path)
     assert raised.value.code == "not-a-tree"
     assert raised.value.hint
+
+
+# The copy that one looks at is often the directory that one is in.
+def test_files_in_the_working_directory_are_no_modules_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_tree(tmp_path / "tree")
+    (tmp_path / "tree/msgspec.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path / "tree")
+    make(tmp_path)
+    assert (tmp_path / "index").is_file()

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+
+import msgspec
 
 from auditor.evidence.finding import FORGED, Evidence, Finding, Times, found, in_order
 from auditor.evidence.records import ClusterRecords, load_records
@@ -17,6 +20,9 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.rules.chains import check_heads, cluster_facts
 from auditor.rules.history import (
+    EndedFact,
+    LeaseHistory,
+    RecordedChain,
     ceiling_chains,
     domain_history,
     head_facts,
@@ -25,7 +31,9 @@ from auditor.rules.history import (
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
 from auditor.rules.timestamps import judge_frame, stamp_after_frame
-from timeagent.units import rfc3339
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+from timeagent.units import INSTANT_MAX, rfc3339
 
 from ..columns.audit_file import temporary_database
 from ..columns.events import AS_IT_WAS, BagClosed, WhatIf
@@ -175,6 +183,9 @@ def _leases(
         name: replace(fact, token=lens.token(fact.head.node, fact.token)) for name, fact in head_facts(index).items()
     }
     ceilings, policies = ceiling_chains(index), Policies(records.widest)
+    for name, chain in ceilings.items():
+        facts = [replace(fact, token=lens.token(fact.record.node, fact.token)) for fact in chain.facts]
+        ceilings[name] = RecordedChain(name, facts)
     yield from check_heads(heads.values(), ceilings, policies)
     nothing = Coverage(Index(), 0)  # says nothing about what is not there: a lens takes nothing away
     cluster = cluster_facts(heads, ceilings, records, seen, policies, nothing)
@@ -184,8 +195,20 @@ def _leases(
         history = domain_history(rows, cluster, sessions)
         for lease in history.leases:
             lease.uses = uses.get((history.domain, lease.correlation_id), [])
+            lease.endings = [_said(fact, lease, lens) for fact in lease.endings]
         for earlier, later in itertools.combinations(history.by_map(), 2):
             both = {use.where for lease in later.leases for use in lease.uses}
             for lease in earlier.leases:
                 lease.uses = [replace(use, staying=use.staying and use.where not in both) for use in lease.uses]
         yield from check_domain(history, cluster)
+
+
+def _said(fact: EndedFact, lease: LeaseHistory, lens: WhatIf) -> EndedFact:
+    """Return what was said of the end of a lease as the clocks of its shard and its holder would have had it."""
+    ending, raw = fact.ending, fact.ending.watermark_time
+    with suppress(Damaged):
+        if raw is not None:
+            token = lens.token(lease.holder.node, SignedTime.decode(raw))
+            raw = msgspec.structs.replace(token, midpoint_ns=min(token.midpoint_ns, INSTANT_MAX)).encode()
+    ended_ns = ending.ended_ns + lens.shifts.get(lease.first.head.node, 0)
+    return replace(fact, ending=msgspec.structs.replace(ending, ended_ns=ended_ns, watermark_time=raw))

@@ -12,6 +12,7 @@ import pytest
 from appliance.formats.birth import open_birth
 from appliance.formats.framing import Kind, pack
 from appliance.formats.stamped import Stamped
+from auditor.evidence.finding import RULES
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
@@ -177,6 +178,28 @@ def test_shift_of_a_clock_changes_what_it_signed_and_nothing_else(
     assert document["what_if"]["shift_ns"] == {"n2": 3 * SECOND}
     same = shown(capsys, tmp_path, "--shift", "n2=0s")["what_if"]
     assert (same["findings_more"], same["findings_fewer"]) == ([], [])
+
+
+# What one clock signed stays in its order, however far it is moved: its right, its batches, and when leases ended.
+@pytest.mark.parametrize(
+    ("shift", "titles"),
+    [
+        ("n1=-2s", {"a lease ended before its watermark was signed"}),
+        ("n1=+2s", {"a watermark was signed before its lease was granted"}),
+        (
+            "n2=-2s",
+            {"a watermark is too far from its signed time", "a watermark was signed before its lease was granted"},
+        ),
+        ("n2=+2s", {"a watermark is too far from its signed time", "a lease ended before its watermark was signed"}),
+    ],
+)
+def test_shift_moves_all_that_a_clock_said_of_leases(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shift: str, titles: set[str]
+) -> None:
+    small_tree(tmp_path)
+    more = shown(capsys, tmp_path, "--shift", shift)["what_if"]["findings_more"]
+    of_leases = {each["title"] for each in more if not each["subject"].startswith("logs/")}
+    assert of_leases - {RULES["term-above-policy"].title} == titles
 
 
 @pytest.mark.parametrize("span", [f"+{INSTANT_MAX}ns", f"-{INSTANT_MAX}ns"])

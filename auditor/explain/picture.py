@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from auditor.columns.events import BagClosed, ClockReading, FrameWritten
 from auditor.evidence.finding import Finding, NamedInterval
 from timeagent.console import printable
-from timeagent.units import MS, SECOND, Instant, rfc3339, span_text
+from timeagent.units import DAY, HOUR, MS, SECOND, Instant, rfc3339, span_text
 
 from .context import Context, LeaseTrace
 
@@ -25,7 +25,8 @@ ROW: Final = 26
 _TEXT_COLUMNS: Final = 150
 _TICKS_MAX: Final = 9
 _FINE: Final = tuple(scale * unit for unit in (MS, 10 * MS, 100 * MS, SECOND, 10 * SECOND) for scale in (1, 2, 5))
-_TICKS: Final = (*_FINE, 100 * SECOND, 300 * SECOND, 600 * SECOND, 3600 * SECOND)
+_COARSE: Final = (HOUR, 4 * HOUR, 12 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY)
+_TICKS: Final = (*_FINE, 100 * SECOND, 300 * SECOND, 600 * SECOND, *_COARSE)
 _STYLE: Final = """
 text { font-family: "DejaVu Sans", Helvetica, Arial, sans-serif; font-size: 12px; fill: #111 }
 .title { font-size: 16px; font-weight: bold } .small { font-size: 10.5px }
@@ -133,16 +134,17 @@ class Picture:
             self._y += 16
         self._y += 4
 
-    def _at_ticks(self) -> list[Instant]:
+    def _at_ticks(self) -> range:
         first, last = self._context.first_ns, self._context.last_ns
         step = next((each for each in _TICKS if (last - first) // each <= _TICKS_MAX), _TICKS[-1])
-        return list(range(first - first % step + step, last, step))[: _TICKS_MAX + 1]
+        return range(first - first % step + step, last, step)[: _TICKS_MAX + 1]
 
     def _ticks(self) -> None:
         first, last = self._context.first_ns, self._context.last_ns
-        shown = slice(11, 19 if last - first > 20 * SECOND else 23)
+        ticks = self._at_ticks()
+        shown = slice(10) if ticks.step >= DAY else slice(11, 19 if last - first > 20 * SECOND else 23)
         self._y += 18
-        for instant in self._at_ticks():
+        for instant in ticks:
             self._text(self._x(instant), self._y, rfc3339(instant)[shown], "small", "middle")
         self._text(12, self._y, f"UTC, {rfc3339(first)[:10]}", "small")
         self._y += 8

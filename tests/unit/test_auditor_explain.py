@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.support.shares import shares
 from tests.support.timelines import read_timeline
-from timeagent.units import SECOND
+from timeagent.units import DAY, HOUR, SECOND
 
 if TYPE_CHECKING:
     from auditor.evidence.finding import Finding
@@ -184,20 +185,34 @@ def test_picture_has_a_bar_per_lease_where_it_was_and_nothing_outside_the_paper(
         assert named in words
 
 
-def test_words_of_one_row_do_not_run_into_each_other_or_off_the_paper(tmp_path: Path) -> None:
-    finding, context = surroundings(bag_closed_before_its_message(tmp_path), "r2-breach")
-    root = ET.fromstring(draw(finding, context))
+def rows_of(picture: str) -> dict[float, list[tuple[float, float]]]:
+    """Return where words begin and end, by the row that they stand in."""
     rows: dict[float, list[tuple[float, float]]] = {}
-    for each in root.iter(f"{SVG}text"):
+    for each in ET.fromstring(picture).iter(f"{SVG}text"):
         x, y = numbers(each, "x", "y")
         width = 6.0 * len(each.text or "")
         begin = {"middle": x - width / 2, "end": x - width}.get(each.get("text-anchor", ""), x)
         rows.setdefault(y, []).append((begin, begin + width))
-        assert begin >= 0
-        assert begin + width <= WIDTH + 20 or y < 80  # the explanation is wrapped by characters
-    for row in rows.values():
-        row.sort()
+    return {y: sorted(row) for y, row in rows.items()}
+
+
+def test_words_of_one_row_do_not_run_into_each_other_or_off_the_paper(tmp_path: Path) -> None:
+    finding, context = surroundings(bag_closed_before_its_message(tmp_path), "r2-breach")
+    for y, row in rows_of(draw(finding, context)).items():
         assert all(before[1] <= after[0] + 1 for before, after in pairwise(row))
+        assert row[0][0] >= 0
+        assert row[-1][1] <= WIDTH + 20 or y < 80  # the explanation is wrapped by characters
+
+
+@pytest.mark.parametrize("span", [20 * HOUR, 4 * DAY, 9 * DAY, 60 * DAY, 300 * DAY, 3000 * DAY])
+def test_time_line_of_a_long_time_has_its_marks_all_along_it(tmp_path: Path, span: int) -> None:
+    finding, context = surroundings(granted_while_held(tmp_path), "early-grant")
+    picture = draw(finding, replace(context, last_ns=context.first_ns + span))
+    (named,) = (each for each in ET.fromstring(picture).iter(f"{SVG}text") if (each.text or "").startswith("UTC, "))
+    ticks = rows_of(picture)[numbers(named, "y")[0]]
+    assert all(before[1] <= after[0] for before, after in pairwise(ticks))
+    assert len(ticks) > 3
+    assert ticks[-1][1] > WIDTH * 2 / 3
 
 
 def test_instants_that_lie_too_close_are_drawn_again_larger(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -62,9 +63,14 @@ def make_bundle(finding: Finding, tree: Tree, context: Context, root_key: bytes 
             continue
         tried.update(chosen)
         file = NamedTemporaryFile(suffix=".tar")  # noqa: SIM115 - handed to the caller
-        _write(file, finding, tree, chosen)
-        if _shows(Path(file.name), finding, root_key):
-            return Bundle(file, tuple(chosen), confirmed=True, absent=absent)
+        try:
+            _write(file, finding, tree, chosen)
+            if _shows(Path(file.name), finding, root_key):
+                return Bundle(file, tuple(chosen), confirmed=True, absent=absent)
+        except BaseException:
+            with suppress(OSError):  # of a full disk, which has been told of: what is buffered finds no room either
+                file.close()
+            raise
         last = file
     return Bundle(last, tuple(sorted(tried)), confirmed=False, absent=absent)
 

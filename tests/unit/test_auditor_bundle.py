@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import resource
 import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -295,3 +298,20 @@ def test_half_a_bundle_is_not_left_where_the_disk_is_full(
     assert run("bundle", finding.id, tree.root, "--output", tmp_path / "x.tar") == 74
     assert "No space left" in capsys.readouterr().err
     assert not (tmp_path / "x.tar").exists()
+
+
+def test_disk_that_is_full_is_said_once_and_leaves_nothing(tmp_path: Path) -> None:
+    tree = granted_while_held(tmp_path / "tree").root
+    (finding,) = audit(Tree(tree), signatures=SIGNATURES).findings
+    (tmp_path / "temporary").mkdir()
+    said = subprocess.run(
+        [sys.executable, "-m", "tenure", "bundle", finding.id, str(tree), "--output", str(tmp_path / "x.tar")],
+        env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 74
+    assert "Traceback" not in said.stderr
+    assert not list((tmp_path / "temporary").iterdir())

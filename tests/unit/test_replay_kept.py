@@ -429,6 +429,8 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "BagLayer.bags_of", "ORDER BY part DESC", "ORDER BY part"),
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
+    (layers_module, "BagLayer.starts", "position <= ?", "position > ?"),
+    (layers_module, "BagLayer.starts", "name == log and first <= start < end", "False"),
     (fold_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "Timeline.position_before", "without=True", "without=False"),
     (kept_module, "Timeline._fold", "position <= ?", "position <= ? + 1"),

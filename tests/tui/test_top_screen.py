@@ -29,7 +29,7 @@ from tests.tui.piloting import text_at
 from timeagent.units import MS, SECOND
 from tui.app import StateArrived, TopApp
 from tui.feed import AskedQuestion, Feed
-from tui.model.state import ClusterState, LeaseRows
+from tui.model.state import ClusterState, DomainSubject, LeaseRows
 from tui.screens.cluster import LeaseTable, NodeTable
 from tui.widgets.bag_grid import BagStrip
 from tui.widgets.dialogs import HelpScreen
@@ -475,6 +475,28 @@ def test_tabs_keep_their_names_in_a_small_terminal_and_are_clicked(shown: Cluste
             assert f"[{number} {name}]" in seen(pilot)[1]
 
     drive(course, shown, size=SMALL)
+
+
+def test_click_puts_the_cursor_on_the_row_that_was_clicked_and_two_open_it() -> None:
+    shown = state(leases=LeaseRows([lease(f"a/{number:03}") for number in range(100)]))
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        leases = pilot.app.screen.query_one(LeaseTable)
+        for key in ("home", "end"):
+            await pilot.press(key)
+            await pilot.pause()
+            for name in ("a/000", "a/003") if key == "home" else ("a/098", "a/099"):
+                place = next(y for y, each in enumerate(seen(pilot)) if f"● {name}" in each)
+                await pilot.click(offset=(10, place))
+                assert leases.key == DomainSubject(name)
+        await pilot.click(offset=(10, leases.region.y + 1))
+        assert leases.key == DomainSubject("a/099"), "the heading is no row"
+        await pilot.click(offset=(10, place), times=2)
+        await pilot.pause()
+        assert "overview > domain a/099" in seen(pilot)[2]
+
+    drive(course, shown)
 
 
 def test_four_domains_that_begin_and_end_alike_are_four_on_every_screen() -> None:

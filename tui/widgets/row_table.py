@@ -333,8 +333,9 @@ class PickTable(RowTable, inherit_bindings=False):
             self.post_message(self.Chosen())
 
     def on_click(self, event: Click) -> None:
-        index = event.y - self.headed + self.scroll_offset.y
-        if not 0 <= index < self._count or event.y < self.headed:
+        row = event.y - self.gutter.top - self.headed
+        index = row + self.scroll_offset.y
+        if row < 0 or index >= self._count:
             return
         if index == self.cursor and self.has_focus and event.chain > 1:
             self.action_choose()

@@ -109,6 +109,13 @@ def test_live_view_asks_the_shards_that_answer(place: DemoPlace, session: Sessio
     assert log.horizon_ns is not None
 
 
+def test_sources_of_time_are_asked_also_where_all_is_asked_once(place: DemoPlace, session: Session) -> None:
+    times = look(place.mount).times
+    assert times is not None
+    assert times.freshness.reach is Reach.ANSWERS, times.freshness.problem
+    assert "kernel" in [each.source for each in times.sources]
+
+
 def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: DemoPlace, session: Session) -> None:
     seen = look(place.mount)
     one, two = seen.clocks

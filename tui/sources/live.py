@@ -79,8 +79,9 @@ class LiveSource:
         self._clocks = NodeClocks(machine)
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
-        machines = [each for each in (self._own, self._nodes) if each is not None]
-        return [self.mount, self.times, *machines, *self._shards.values(), *self._clocks.questions()]
+        times = None if self._open is None else self.times  # which are asked by the policy
+        machines = [each for each in (times, self._own, self._nodes) if each is not None]
+        return [self.mount, *machines, *self._shards.values(), *self._clocks.questions()]
 
     def close(self) -> None:
         """End what the cluster keeps up; to be called when nothing is asked any more. Idempotent."""
@@ -144,8 +145,7 @@ class LiveSource:
 
     def _ask_times(self) -> TimeSources:
         opened = self._open
-        if opened is None:
-            raise TryAgain("not-open", "the mount has not answered yet, and with it the policy")
+        assert opened is not None
         if opened.cluster is not None:
             directory = runtime_of(opened.cluster.settings, opened.registers.cluster_id)
             with contextlib.suppress(BadTime):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from timeagent.clock import MachineClock
@@ -51,7 +51,7 @@ SILENT_NS: Final[Span] = SECOND
 
 
 class AskedQuestion[T]:
-    """A question with its newest answer. One thread asks; any thread may look."""
+    """A question with its newest answer. One thread at a time asks; any thread may look."""
 
     def __init__(self, name: str, period_ns: Span, clock: MachineClock, ask: Callable[[], T]) -> None:
         """Ask nothing yet. ``ask`` raises TenureError where there is no answer.
@@ -68,19 +68,21 @@ class AskedQuestion[T]:
         self._asked_ns: Instant | None = None
         self._answered_ns: Instant | None = None
         self._since_ns = clock.boot_ns()
+        self._asking = Lock()
 
     def put(self) -> None:
         """Ask once, and keep the answer or why there is none. Blocks as long as it takes; raises only what is a bug."""
-        self._asked_ns = self._clock.boot_ns()
-        try:
-            answer = self._ask()
-        except TenureError as problem:
-            self.error = problem
-        else:
-            self.answer = answer
-            self._answered_ns = self._since_ns = self._clock.boot_ns()
-            self.error = None
-        self._asked_ns = None
+        with self._asking:  # who asked it once, and gave up waiting, may have left a thread that asks it still
+            self._asked_ns = self._clock.boot_ns()
+            try:
+                answer = self._ask()
+            except TenureError as problem:
+                self.error = problem
+            else:
+                self.answer = answer
+                self._answered_ns = self._since_ns = self._clock.boot_ns()
+                self.error = None
+            self._asked_ns = None
 
     def freshness(self) -> Freshness:
         now = self._clock.boot_ns()

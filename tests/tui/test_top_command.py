@@ -7,11 +7,11 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -33,7 +33,7 @@ from tui.cli import run_top
 from tui.feed import AskedQuestion, ask_once
 from tui.model.clocks import agreement, agreement_words
 from tui.model.overview import json_fields, text_snapshot
-from tui.model.state import ClusterState, LeaseOrigin, Reach
+from tui.model.state import ClusterState, LeaseOrigin, LeaseRows, Reach
 from tui.model.words import Condition, condition
 from tui.sources.live import LiveSource, ShardAnswer, process_is_present
 from tui.sources.mount import MountLocation, WatchingStorage
@@ -266,6 +266,39 @@ def test_question_that_hangs_is_silent_after_a_second() -> None:
     question.put()
     assert reaches == [Reach.WAITING, Reach.WAITING, Reach.SILENT]
     assert (question.freshness().reach, question.answer) == (Reach.ANSWERS, 7)
+
+
+def never_twice_at_once(body: Callable[[], object], inside: list[Event]) -> None:
+    """Assert that two threads that do something are in it one after the other. ``inside``: each while it is there."""
+    threads = [Thread(target=body, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    threads[1].join(0.2)
+    together = len(inside)
+    while any(thread.is_alive() for thread in threads):
+        for each in list(inside):
+            each.set()
+    assert (together, len(inside)) == (1, 2)
+
+
+def held_up(inside: list[Event]) -> LeaseRows:
+    inside.append(here := Event())
+    here.wait()
+    return LeaseRows()
+
+
+def test_question_that_hangs_is_not_asked_by_a_second_thread() -> None:
+    """The screen opens after a second of waiting for the mount: what opens it must not be raced for."""
+    inside: list[Event] = []
+    never_twice_at_once(AskedQuestion("mount", SECOND, HandMachine(), lambda: held_up(inside)).put, inside)
+
+
+def test_rows_are_made_by_one_thread_at_a_time(source: LiveSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subject that is opened is asked about beside the frames of the screen."""
+    source.mount.put()
+    inside: list[Event] = []
+    monkeypatch.setattr(source._rows, "rows", lambda *_: held_up(inside))
+    never_twice_at_once(source.state_at, inside)
 
 
 def test_failed_question_keeps_its_last_answer_and_says_since_when() -> None:

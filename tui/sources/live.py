@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,6 +71,7 @@ class LiveSource:
         self._machine = machine
         self._open: OpenMount | None = None
         self._rows = LiveRows(present)
+        self._lock = threading.Lock()
         self.times = AskedQuestion("time", TIME_PERIOD_NS, machine, self._ask_times)
         self.mount = AskedQuestion("mount", MOUNT_PERIOD_NS, machine, self._ask_mount)
         self._own: AskedQuestion[list[HealthCheck]] | None = None
@@ -166,6 +168,8 @@ class LiveSource:
         asked = self._shards
         shards = [self._shard_view(answer, shard, asked.get(shard)) for shard in answer.shard_map.shards]
         said = [asked[view.shard].answer if view.shard in asked else None for view in shards]
+        with self._lock:  # what is known of a subject is asked for by another thread
+            leases = self._rows.rows(answer, list(zip(shards, said, strict=True)), clock.now)
         reached = (self._nodes and self._nodes.answer) or {}
         signed = _signed(answer)
         clocks = self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, clock.now)
@@ -187,7 +191,7 @@ class LiveSource:
                 )
                 for name in sorted({*answer.nodes, *(each.node for each in shards)})
             ),
-            self._rows.rows(answer, list(zip(shards, said, strict=True)), clock.now),
+            leases,
             answer.logs,
             tuple(clocks),
             replace(self.times.answer or TimeSources(NOT_ASKED), freshness=self.times.freshness()),
@@ -289,7 +293,7 @@ type SaidShards = Sequence[tuple[model.ShardView, ShardAnswer | None]]
 
 
 class LiveRows:
-    """Makes rows, and keeps the newest. One thread."""
+    """Makes rows, and keeps the newest. One thread at a time."""
 
     def __init__(self, present: Callable[[int], bool] | None = None) -> None:
         self._present = present or process_is_present

@@ -130,6 +130,13 @@ def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: DemoPlace, sessi
     assert (two.node, two.reach, two.ahead, two.radius_ns) == ("node2", Reach.SILENT, None, None)
 
 
+def test_clock_that_is_asked_before_the_first_answer_of_the_mount_is_kept_has_none(source: LiveSource) -> None:
+    source._ask_mount()
+    clock = source._clocks.questions()[1]
+    clock.put()
+    assert clock.error is not None
+
+
 def test_shard_without_an_address_is_not_taken_for_dead(place: DemoPlace) -> None:
     second = place.machines[1]
     save_settings(replace(second, peers={}))

@@ -126,7 +126,8 @@ class LiveSource:
 
     def _shard_at(self, node: str) -> tuple[int, bytes] | None:
         """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
-        assert self.mount.answer is not None
+        if self.mount.answer is None:
+            return None  # it is being read for the first time
         shards = self.mount.answer.shard_map
         asked = [(shard, each.answer) for shard, each in self._shards.items()]
         running = [(n, said.numbers.incarnation) for n, said in asked if said and said.numbers.node == node]

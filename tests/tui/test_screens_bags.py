@@ -1,13 +1,16 @@
 """The screens of bags and of time, driven by the pilot."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from textual.pilot import Pilot
 
 from tests.support.screens import (
+    NOW_NS,
     HandFeed,
     RecordedSource,
     busy_state,
+    later,
     log,
     node_clock,
     silent,
@@ -16,7 +19,7 @@ from tests.support.screens import (
 from tests.tui.piloting import drive, press, screen, seen, text_at
 from timeagent.units import SECOND
 from tui.app import DetailScreen
-from tui.model.state import BagSubject, ClusterState
+from tui.model.state import BagSubject, ClusterState, DetailLine, Subject
 from tui.widgets.bag_grid import BagGrid
 from tui.widgets.row_table import DetailTable
 
@@ -52,6 +55,43 @@ def test_bags_are_gone_through_by_keys() -> None:
         assert "log index (2 of 2)" in text
 
     drive(course, damaged_state())
+
+
+def about(text: str) -> list[str]:
+    return [line.strip("▸→ ") for line in text.splitlines() if "about " in line]
+
+
+def test_bag_of_another_log_or_instant_that_looks_the_same_is_asked_about_anew() -> None:
+    asked: list[int | None] = []
+
+    class Noting(RecordedSource):
+        def details(self, subject: Subject, instant: int | None = None) -> Sequence[DetailLine]:
+            asked.append(instant)
+            return super().details(subject, instant)
+
+    shown = state(logs=(log("bank"), log("index")))
+    start = shown.logs[0].bags[-1].start_ns
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        assert about(await press(pilot, "3")) == [f"about bank {start}"]
+        assert about(await press(pilot, "n")) == [f"about index {start}"]
+        screen(pilot).top.look_at(NOW_NS)
+        await pilot.pause()
+        assert asked == [None, None, NOW_NS]
+
+    drive(course, source=Noting(shown, later(shown, SECOND)))
+
+
+def test_nothing_is_said_of_a_log_that_is_gone() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        assert "log bank" in await press(pilot, "3")
+        feed.source = RecordedSource(state(logs=()))
+        feed.hand_over()
+        text = await press(pilot)
+        assert "there are no logs yet" in text
+        assert "bank" not in text
+
+    drive(course)
 
 
 def test_log_with_the_longest_name_still_says_how_far_it_is_closed() -> None:

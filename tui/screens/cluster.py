@@ -202,7 +202,8 @@ class BagsScreen(TopScreen):
     def __init__(self) -> None:
         super().__init__()
         self._log = ""
-        self._shown: BagCell | None = None
+        self._shown: tuple[object, ...] = ()
+        """Which bag the lines are asked about, how it stood, and at which instant."""
 
     def parts(self) -> Iterable[Widget]:
         return WordsLine(id="log", cut=True), BagGrid(), DetailTable(id="bag")
@@ -213,8 +214,7 @@ class BagsScreen(TopScreen):
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         grid.show_log(log, nothing)
         grid.show_title(BAG_GRID_LEGEND if grid.zoom == 1 else f"{grid.zoom} bags a cell   {BAG_GRID_LEGEND}")
-        if log is not None:
-            self.query_one("#log", WordsLine).say(self._heading(state, log))
+        self.query_one("#log", WordsLine).say("" if log is None else self._heading(state, log))
         self._ask_about(grid.bag)
         self.query_one(DetailTable).tick(state)
 
@@ -234,16 +234,18 @@ class BagsScreen(TopScreen):
             self.draw(self.state)
 
     def _ask_about(self, bag: BagCell | None) -> None:
-        if bag == self._shown:
+        subject = self.query_one(BagGrid).subject
+        shown = subject, bag, self.top.instant
+        if shown == self._shown:
             return
-        self._shown = bag
+        self._shown = shown
         pane = self.query_one(DetailTable)
         if bag is None:
             pane.show_title("")
         else:
             damage = f"   ✗ {bag.damage}" if bag.damage else ""
             pane.show_title(f"bag {clock_text(bag.start_ns, 3)}   {bag.state or 'nobody wrote'}{damage}")
-        pane.ask(self.query_one(BagGrid).subject, self.top.look_up)
+        pane.ask(subject, self.top.look_up)
 
     def action_next_log(self) -> None:
         if self.state is not None and self.state.logs:

@@ -23,6 +23,7 @@ from textual.reactive import var
 from textual.screen import Screen
 from textual.widget import Widget
 
+from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
@@ -462,7 +463,7 @@ class TopApp(App[None]):
 
     def complain(self, problem: TenureError, what: str = "") -> None:
         words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")
-        self.notify(words, severity="error", markup=False)
+        self.notify(printable(words), severity="error", markup=False)
 
     # -- screens ---------------------------------------------------------------------------------------------------
 
@@ -509,7 +510,7 @@ class TopApp(App[None]):
         if isinstance(found, TenureError):
             self.complain(found)
         else:
-            self.notify(found, markup=False)
+            self.notify(printable(found), markup=False)
 
     def close(self, screen: Screen[None]) -> None:
         if screen is self.screen and screen is not self.main:
@@ -556,7 +557,7 @@ class TopApp(App[None]):
         text = self.screen.copied() if isinstance(self.screen, TopScreen) else ""
         if text:
             self.copy_to_clipboard(text)
-        self.notify(f"copied: {text}" if text else "nothing to copy here", timeout=2, markup=False)
+        self.notify(f"copied: {printable(text)}" if text else "nothing to copy here", timeout=2, markup=False)
 
     def action_dark(self) -> None:
         self.theme = (LIGHT if self.theme == DARK.name else DARK).name

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from appliance.cli.opening import add_cluster_options
 from appliance.doctor.health import exit_status, not_well, unknown
 from timeagent.clock import SystemClock
-from timeagent.console import argument, command, present, print_json, say, whole_from
+from timeagent.console import argument, command, present, print_json, printable, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND, rfc3339
 
@@ -318,7 +318,8 @@ def status_line(state: ClusterState) -> str:
     checks = health(state)
     when = rfc3339(state.clock.now.midpoint)[: len("2026-11-20T22:10:07")]
     reasons = [f"{check.words} → {check.way_out}" if check.way_out else check.words for check in not_well(checks)]
-    return " · ".join(part for part in (f"{when}Z  {level_cell(checks).text}", numbers_words(state), *reasons) if part)
+    parts = (f"{when}Z  {level_cell(checks).text}", numbers_words(state), *reasons)
+    return printable(" · ".join(part for part in parts if part))
 
 
 COMMANDS: Final = {

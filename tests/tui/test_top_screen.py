@@ -28,7 +28,9 @@ from tests.support.screens import (
 from tests.tui.piloting import text_at
 from timeagent.units import MS, SECOND
 from tui.app import StateArrived, TopApp
+from tui.cli import status_line
 from tui.feed import AskedQuestion, Feed
+from tui.model.overview import text_snapshot
 from tui.model.state import ClusterState, DomainSubject, LeaseRows
 from tui.screens.cluster import LeaseTable, NodeTable
 from tui.widgets.bag_grid import BagStrip
@@ -495,6 +497,35 @@ def test_click_puts_the_cursor_on_the_row_that_was_clicked_and_two_open_it() -> 
         await pilot.click(offset=(10, place), times=2)
         await pilot.pause()
         assert "overview > domain a/099" in seen(pilot)[2]
+
+    drive(course, shown)
+
+
+OBEYED = "\x1b]0;mine\x07\x1b[2J\u202e\u2028"
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        state(leases=(lease("a", purpose=OBEYED),)),
+        state(leases=(lease("a", node=f"n{OBEYED}"),)),
+        state(leases=(lease(f"a{OBEYED}"),)),
+        state(path=f"/srv/{OBEYED}"),
+        state(logs=(replace(log(), problem=OBEYED),)),
+        with_shards(shard(0, runner=f"n{OBEYED}")),
+        with_shards(silent_shard(0, f"n{OBEYED}")),
+    ],
+    ids=["purpose", "holder", "domain", "path", "log", "runner", "node"],
+)
+def test_terminal_is_given_nothing_that_it_obeys(shown: ClusterState) -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        for keys in ("1", "2", "3", "4", "2 enter", "2 R", "1 tab enter"):
+            await pilot.press(*keys.split())
+            await pilot.pause()
+            assert all(each.isprintable() for each in seen(pilot)), keys
+        assert text_snapshot(shown, 120).replace("\n", "").isprintable()
+        assert status_line(shown).isprintable()
 
     drive(course, shown)
 

@@ -13,7 +13,7 @@ from appliance.doctor import health as doctor
 from appliance.doctor.health import CheckVerdict, HealthCheck, not_well, unknown
 from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
-from timeagent.console import instant_fields
+from timeagent.console import instant_fields, printable
 from timeagent.units import TimeInterval, span_text
 
 from . import words
@@ -246,7 +246,7 @@ def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:
 
 def text_snapshot(state: ClusterState, width: int) -> str:
     """Return the overview as lines of at most ``width`` characters, as far as words can be cut."""
-    return "\n".join(_lines(state, width))
+    return "\n".join(map(printable, _lines(state, width)))
 
 
 def _lines(state: ClusterState, width: int) -> Iterator[str]:

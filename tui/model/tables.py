@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance.formats.shardmap import shard_text
+from timeagent.console import printable
 from timeagent.errors import Environment
 from timeagent.units import Instant, TimeInterval, rfc3339
 
@@ -246,7 +247,11 @@ def _middle(text: str, width: int, end: str) -> str:
 
 
 def pieces_of(field: Field) -> tuple[Cell, ...]:
-    return field if isinstance(field, tuple) else (field,)
+    """Return the pieces of a field, as they can be shown: what peers and files say may hold what a terminal obeys."""
+    pieces = field if isinstance(field, tuple) else (field,)
+    if all(cell.text.isprintable() for cell in pieces):
+        return pieces
+    return tuple(Cell(printable(cell.text), cell.tone) for cell in pieces)
 
 
 def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
@@ -268,7 +273,7 @@ def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
 
 
 def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
-    return _cut(pieces, max(1, width), right=False)
+    return _cut(pieces_of(pieces), max(1, width), right=False)
 
 
 def laid_out(columns: Sequence[Column], as_laid: ColumnWidths, row: Sequence[Field]) -> list[Cell]:
@@ -282,9 +287,10 @@ def laid_out(columns: Sequence[Column], as_laid: ColumnWidths, row: Sequence[Fie
     for number, (column, width, field) in enumerate(zip(columns, widths, row, strict=True)):
         if not width:
             continue
-        if isinstance(field, Cell) and field.text in as_laid.short[number]:
-            field = Cell(as_laid.short[number][field.text], field.tone)  # noqa: PLW2901 - the same, shorter
-        pieces = _cut(pieces_of(field), width, right=column.right) or [Cell("")]
+        whole = pieces_of(field)
+        if len(whole) == 1 and (short := as_laid.short[number].get(whole[0].text)):
+            whole = (Cell(short, whole[0].tone),)
+        pieces = _cut(whole, width, right=column.right) or [Cell("")]
         spaces = " " * (width - width_of(pieces))
         gap = " " * GAP if number != last else ""
         if column.right and spaces:

@@ -15,6 +15,8 @@ from textual.theme import Theme
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from timeagent.console import printable
+
 from ..model.overview import badge_words, health, level_cell, time_words
 from ..model.state import Cell, ClusterState, Tone
 from ..model.tables import cells_of, tail_of
@@ -68,7 +70,7 @@ class Titled(Widget):
         """Show a title in the border, plain text; the same one again costs nothing."""
         if title != self._title:
             self._title = title
-            self.border_title = title.replace("[", "\\[")
+            self.border_title = printable(title).replace("[", "\\[")
 
 
 type Words = str | Cell
@@ -81,7 +83,7 @@ class WordsLine(Static, Titled):
     ALLOW_SELECT = False
 
     def __init__(self, words: str = "", *, id: str, title: str = "", cut: bool = False) -> None:  # noqa: A002 - Textual's word
-        super().__init__(Content(words), id=id, classes="cut" if cut else None)
+        super().__init__(Content(printable(words)), id=id, classes="cut" if cut else None)
         self.show_title(title)
         self._said: list[list[Words]] = [[words]]
 
@@ -108,7 +110,7 @@ class WordsLine(Static, Titled):
 
 
 def _styled(words: Words) -> str | tuple[str, str]:
-    return words if isinstance(words, str) else (words.text, STYLES[words.tone])
+    return printable(words) if isinstance(words, str) else (printable(words.text), STYLES[words.tone])
 
 
 PATH_WIDTH_MIN: Final = 12

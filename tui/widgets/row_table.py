@@ -18,6 +18,7 @@ from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.style import Style
 
+from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
@@ -143,8 +144,9 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
         """Draw a line; spaces that lead stand by themselves: drawn as SVG, some readers would leave them out."""
         drawn = []
         for cell in line:
-            words = cell.text.lstrip(" ")
-            parts = " " * (len(cell.text) - len(words)), words
+            text = printable(cell.text)
+            words = text.lstrip(" ")
+            parts = " " * (len(text) - len(words)), words
             drawn += [Segment(part, self.style_of(cell.tone)) for part in parts if part]
         return Strip(drawn).adjust_cell_length(width, self.style_of(Tone.PLAIN))
 

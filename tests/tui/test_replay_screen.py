@@ -158,6 +158,23 @@ def test_time_passes_at_its_speed_and_stops_at_the_end(good: Path) -> None:
     drive_copy(good, course)
 
 
+def test_other_screens_show_what_playing_came_to(good: Path) -> None:
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        screen = await open_replay(pilot, app)
+        timeline = screen.timeline
+        assert timeline is not None
+        await pilot.press("space")  # from the beginning
+        screen.pass_time()
+        assert app.instant == screen.place.instant_ns > timeline.start_ns
+        screen.speed = 1e9
+        screen.pass_time()
+        assert (app.instant, screen.playing) == (timeline.end_ns, False)
+        await pilot.press("1")
+        await until(pilot, lambda: app.state and app.state.clock.now.midpoint == timeline.end_ns)
+
+    drive_copy(good, course)
+
+
 def test_what_two_parts_call_alike_is_twice_in_help_and_palette(good: Path) -> None:
     """To move is another thing in the table than on the screen."""
 

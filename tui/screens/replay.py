@@ -395,6 +395,7 @@ class ReplayScreen(EvidenceScreen):
         self.place = at_instant(timeline, self.place.instant_ns + int(replaying.TICK_NS * self.speed))
         self.playing = self.place.instant_ns < timeline.end_ns
         self._paint()
+        self._tell()
 
     def action_play(self) -> None:
         if self.timeline is None:
@@ -430,7 +431,7 @@ class ReplayScreen(EvidenceScreen):
 
     def _tell(self) -> None:
         """Let the other screens look at this instant too, where they show the same copy."""
-        if self.top.of_record and not self.playing:
+        if self.top.of_record:
             self.top.look_at(self.place.instant_ns)
 
     def _moved(self, position: int) -> None:

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from textwrap import wrap
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -304,8 +305,9 @@ def _show(state: ClusterState, *, json: bool, screen: bool, first: bool) -> None
         print_json("tenure.top", json_fields(state))
     elif screen:
         size = shutil.get_terminal_size((120, 36))
-        lines = text_snapshot(state, size.columns - 1).split("\n")[: size.lines - 1]
-        drawn = "".join(f"{line}{REST_OF_LINE}\n" for line in lines)
+        room = size.columns - 1  # what a terminal went on with below would push the first lines out of it
+        lines = [part for line in text_snapshot(state, room).split("\n") for part in wrap(line, max(1, room)) or [""]]
+        drawn = "".join(f"{line}{REST_OF_LINE}\n" for line in lines[: size.lines - 1])
         sys.stdout.write((CLEAR if first else "") + HOME + drawn + REST)
         sys.stdout.flush()
     else:

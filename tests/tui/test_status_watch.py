@@ -65,6 +65,7 @@ def test_terminal_is_drawn_over_and_never_scrolls(
     for drawn in (first, second):
         assert drawn.endswith("\x1b[J")
         assert drawn.count("\n") <= 11
+        assert all(len(line.removesuffix("\x1b[K")) < 80 for line in drawn.split("\n"))
         assert "no answer" in drawn
 
 

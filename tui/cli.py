@@ -80,8 +80,8 @@ def _offline(options: argparse.Namespace) -> int:
     if options.path or options.root:
         what = "--offline" if options.offline else "--db"
         raise BadRequest("two-roots", f"both {options.path or options.root} and {what} are named", hint="name one")
-    index_file = Path(options.db).absolute() if options.db else None
-    copy = Path(options.offline).absolute() if options.offline else None
+    index_file = Path(options.db).absolute() if options.db is not None else None
+    copy = Path(options.offline).absolute() if options.offline is not None else None
     source = RecordSource(copy, SystemClock(), index_file)
     if _as_text(options) or copy is None:
         source.reading.put()

@@ -327,11 +327,11 @@ class LiveTeller(SubjectTeller):
         if raw is not None:
             try:
                 lock, stamped = open_lock(raw, f"{path}/{LOCK}")
+                token = stamped.signed_time(path)
             except Damaged as problem:
                 yield words(printable(problem.message), Evidence(f"{path}/{LOCK}"), Tone.BAD)
             else:
                 listed = dict(lock.by_name())
-                token = stamped.signed_time(path)
                 text = f"{moment(token.midpoint_ns, cell.start_ns)} by {lock.closer}"
                 yield fact("closed", text, Evidence(f"{path}/{LOCK}"))
                 yield fact("closer", lock.closer, NodeSubject(lock.closer))
@@ -361,12 +361,11 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
         return
     try:
         block = open_block(piece, path)
-        head = block.batch_head(path)
+        said = moment(block.batch_head(path).signed_time(path).midpoint_ns)
         entries = list(block.decoded(path))
     except Damaged:
         return  # the audit's to say
     place = Evidence(path, piece.offset, piece.end - piece.offset)
-    said = moment(head.signed_time(path).midpoint_ns)
     for entry in entries:
         match entry:
             case Witness() if entry.domain == domain and lease in (None, entry.correlation_id.hex()):

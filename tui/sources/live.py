@@ -29,7 +29,7 @@ from appliance.node.settings import root_path
 from timeagent import VERSION
 from timeagent.agent.bounded_clock import Look
 from timeagent.clock import DRIFT_PPM, MachineClock, SystemClock, boot_id, drift_ns
-from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, BadTime, Damaged, ShardUnavailable, TryAgain
 from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import MS, SECOND, Instant, TimeInterval
@@ -282,10 +282,11 @@ def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
     """Return what each owner of a shard last signed of its clock: in the newest record of its ceiling chain."""
     newest: dict[str, SignedTime] = {}
     for end in answer.chains.values():
-        token = SignedTime.decode(end.record.time, "a ceiling record")
-        known = newest.get(end.record.node)
-        if known is None or known.midpoint_ns < token.midpoint_ns:
-            newest[end.record.node] = token
+        with contextlib.suppress(Damaged):  # the audit's to say
+            token = SignedTime.decode(end.record.time, "a ceiling record")
+            known = newest.get(end.record.node)
+            if known is None or known.midpoint_ns < token.midpoint_ns:
+                newest[end.record.node] = token
     return newest
 
 

@@ -141,7 +141,7 @@ class LedgerTail:
         """The size at which nothing whole began at the offset: worth trying again when the file has grown."""
 
     def read(self, book: LedgerBook) -> int | None:
-        """Take in what is new; return the file's size, None if there is no file. Raises Environment, Damaged."""
+        """Take in what is new; return the file's size, None if there is no file. Raises Environment."""
         try:
             # Touches the mount: opened, read, closed. A copy may hold anything under this name.
             if not self._file.is_file():
@@ -163,7 +163,8 @@ class LedgerTail:
         found, _ = pieces(data[begin:])
         for piece in found:
             if piece.kind is Kind.LEDGER:
-                book.take(piece, f"{self._file}, block at {begin + piece.offset} of what was read")
+                with contextlib.suppress(Damaged):  # the auditor's business; what stands beside it counts
+                    book.take(piece, f"{self._file}, block at {begin + piece.offset} of what was read")
         taken = found[-1].end if found else 0
         self._offset = start + begin + taken
         self._stuck_at = None if taken else size
@@ -364,9 +365,8 @@ class OpenMount:
         for incarnation in reversed(self._runs[shard][1]):
             size = None
             for file in [file for file in files if file[0] == incarnation][-_LEDGERS_READ:]:
-                path, size = ledger_path(*name, *file), None
-                with contextlib.suppress(Damaged):  # the auditor's business; what was read before it stands
-                    size = self._tails.setdefault(path, LedgerTail(self.root / path)).read(self._book)
+                path = ledger_path(*name, *file)
+                size = self._tails.setdefault(path, LedgerTail(self.root / path)).read(self._book)
         return ChainEnd(newest, size)
 
     def _incarnations(self, chain: StoredChain, numbers: list[int]) -> list[bytes]:

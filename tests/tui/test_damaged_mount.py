@@ -1,0 +1,87 @@
+"""A mount on which others wrote what is no record: the live source tells the rest, and nothing ends a screen."""
+
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from appliance.cluster import Cluster
+from appliance.demo.machines import set_up_place
+from appliance.formats.chains import open_ceiling
+from appliance.formats.framing import Kind, pack, pieces
+from appliance.formats.shardmap import ShardMap
+from appliance.formats.witness import open_block
+from tests.support.cluster import as_daemon
+from tests.tui.test_top_command import PATIENCE_NS, SHARD_0, look, until_written
+from timeagent.canonical import encode
+from timeagent.clock import SystemClock
+from tui.feed import ask_once
+from tui.model.state import DomainSubject
+from tui.sources.live import LiveSource
+from tui.sources.mount import MountLocation
+
+MAP = ShardMap(number=1, cluster_id=bytes(16), owners=("node1", "node2"))
+LATER = next(name for n in range(100) if MAP.shard_of(name := f"later/{n:02d}") == 0)
+NO_TIME = bytes(128)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a root with two leases out, each in a ledger block of its own."""
+    directory = tmp_path_factory.mktemp("damaged")
+    place = set_up_place(directory / "demo", 2, SystemClock().realtime_ns(), random.Random(7))
+    with Cluster.open(place.mount, node_dir=place.machines[0].directory, allow_root=True) as cluster:
+        assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
+        with cluster.session("counting") as session, session.acquire(SHARD_0) as leases:
+            assert session.publish("bank", [b"1"], under=leases)
+            until_written(place.mount, SHARD_0.encode())
+            with session.acquire(LATER):
+                until_written(place.mount, LATER.encode())
+                shutil.copytree(place.mount, directory / "copy")
+    place.forget()
+    return directory / "copy"
+
+
+@pytest.fixture
+def root(kept: Path, tmp_path: Path) -> Path:
+    shutil.copytree(kept, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def spoil_block(root: Path, domain: str) -> None:
+    """Let the time in the block that grants a domain be none; its checksum is right."""
+    (file,) = (root / "ledger/00000001/0000").glob("*.ledger")
+    data = file.read_bytes()
+    spoilt = b""
+    for piece in pieces(data)[0]:
+        raw = data[piece.offset : piece.end]
+        if piece.kind is Kind.LEDGER and domain.encode() in raw:
+            block = open_block(piece, "")
+            head = encode(replace(block.batch_head(""), time=NO_TIME))
+            raw = pack(Kind.LEDGER, encode(replace(block, head=head)))
+        spoilt += raw
+    file.write_bytes(spoilt)
+
+
+def test_block_that_is_none_hides_no_lease_in_a_later_one(root: Path) -> None:
+    assert [row.domain for row in look(root).leases] == sorted([SHARD_0, LATER])
+    spoil_block(root, SHARD_0)
+    seen = look(root)
+    assert [row.domain for row in seen.leases] == [LATER]
+    assert seen.shards[0].ledger_bytes is not None
+    with closing(LiveSource(MountLocation(root, allow_root=True), SystemClock())) as source:
+        ask_once(source, PATIENCE_NS)
+        assert any("grant" in line.text for line in source.details(DomainSubject(LATER)))
+
+
+def test_ceiling_record_whose_time_is_none_leaves_the_rest_to_be_seen(root: Path) -> None:
+    newest = max((root / "shards/00000001/0000").iterdir())
+    record, signed = open_ceiling(newest.read_bytes(), "")
+    body = encode(replace(record, number=record.number + 1, time=NO_TIME))
+    newest.with_name(f"{record.number + 1:08d}").write_bytes(pack(Kind.CEILING, encode(replace(signed, body=body))))
+    seen = look(root)
+    assert seen.shards[0].ceiling_ns == record.ceiling_ns
+    assert [row.domain for row in seen.leases] == sorted([SHARD_0, LATER])

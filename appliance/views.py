@@ -73,11 +73,11 @@ class Fold[S]:
         check_callable(decode=self.decode, step=self.step, encode=self.encode)
         for log in self.logs:
             check_log(log)
-        if not self.logs or len(set(self.logs)) != len(self.logs) or self.version < 0:
+        if not self.logs or len(set(self.logs)) != len(self.logs) or not 0 <= self.version < 2**63:
             raise BadRequest(
                 "bad-fold",
                 f"the fold {self.view} version {self.version} reads {len(self.logs)} logs: {', '.join(self.logs)}",
-                hint="name one log or several, each once, and a version of 0 or more",
+                hint="name one log or several, each once, and a version of 0 or more, below 2**63",
             )
 
     def identity(self, cluster_id: bytes, created_ns: Mapping[str, Instant]) -> FoldIdentity:
@@ -190,7 +190,7 @@ class View[S]:
             )
         if newest is not None and newest.horizon_ns == horizon:
             return newest
-        state = self._fold.decode(self._fold.initial) if newest is None else self.state(newest)
+        state = self._decoded(self._fold.initial) if newest is None else self.state(newest)
         start, messages = (0, 0) if newest is None else (newest.horizon_ns, newest.messages)
         readings = [reader.batches(before(start), horizon - 1) for reader in self._readers]
         for batch in in_one_order(readings):
@@ -244,10 +244,19 @@ class View[S]:
             )
         return checkpoint
 
+    def _decoded(self, raw: bytes) -> S:
+        try:
+            return self._fold.decode(raw)
+        except ValueError as problem:
+            what = f"the fold {self._fold.view} version {self._fold.version} cannot read {raw[:60]!r}: {problem}"
+            hint = "let decode read the initial state, and whatever encode returns"
+            raise BadRequest("bad-fold", what, hint=hint) from None
+
     def _encoded(self, state: S) -> bytes:
         """Encode, and make sure that who goes on from it goes on from the same state."""
         raw = self._fold.encode(state)
-        if self._fold.encode(self._fold.decode(raw)) != raw:
+        check_type(bytes | bytearray, encoded=raw)
+        if self._fold.encode(self._decoded(raw)) != raw:
             raise BadRequest(
                 "fold-not-canonical",
                 f"the fold {self._fold.view} version {self._fold.version} encodes the same state in two ways",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -124,6 +124,33 @@ def test_fold_that_encodes_one_state_in_two_ways_is_refused_and_publishes_nothin
 
 
 # Two programs that say the same version and do different things: the second is told, the first stays.
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"encode": str}, "bad-type"),
+        ({"encode": lambda _state: b"twelve"}, "bad-fold"),
+        ({"initial": b"nothing"}, "bad-fold"),
+    ],
+)
+def test_fold_that_cannot_read_what_it_writes_is_refused_and_publishes_nothing(
+    node: Node, change: dict[str, Any], code: str
+) -> None:
+    node.horizon.settle(T0 + 4 * SECOND)
+    fold = Fold("count", 1, (LOG,), b"0", int, lambda state, batch: state + len(batch), lambda state: b"%d" % state)
+    before = files(node)
+    context = node.again().context
+    with pytest.raises(BadRequest) as refused:
+        View(context, LogBook(context), dataclasses.replace(fold, **change)).advance()
+    assert refused.value.code == code
+    assert files(node) == before
+
+
+def test_version_that_no_record_can_hold_is_refused() -> None:
+    assert dataclasses.replace(ONE, version=2**63 - 1).identity(CLUSTER, {LOG: T0}).digest()
+    with pytest.raises(BadRequest, match="bad-fold"):
+        dataclasses.replace(ONE, version=2**64)
+
+
 def test_other_bytes_of_the_same_fold_are_told(node: Node) -> None:
     checkpoint = advanced(node, 1)
     another = dataclasses.replace(ONE, step=lambda state, batch: step(state, batch)[::-1])

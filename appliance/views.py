@@ -212,14 +212,16 @@ class View[S]:
     def prune(self, keep: int) -> int:
         """Delete all but the newest ``keep`` checkpoints, at least one; return how many were there too many.
 
-        Harms nobody: who misses one that it has seen listed takes another. Touches the mount.
+        Those above the newest that can be read are damaged, and do not count: they stay. Harms nobody: who misses one
+        that it has seen listed takes another. Touches the mount.
         """
         check_type(int, keep=keep)
         if keep < 1:
             raise BadRequest(
                 "bad-keep", f"keep {keep} checkpoints: a view without one begins anew", hint="keep 1 or more"
             )
-        surplus = self._horizons()[:-keep]
+        newest = self.newest()
+        surplus = [each for each in self._horizons() if newest is None or each <= newest.horizon_ns][:-keep]
         for horizon in surplus:
             self._storage.unlink(checkpoint_path(self._fold.view, self.digest, horizon))
         return len(surplus)

@@ -223,6 +223,17 @@ def test_pruning_keeps_the_newest_and_foreign_names(node: Node) -> None:
         view.prune(0)
 
 
+def test_pruning_does_not_take_a_damaged_checkpoint_for_the_one_to_keep(node: Node) -> None:
+    older, newest = advanced(node, 1), advanced(node, 2)
+    view = opened(node)
+    damaged = checkpoint_path("chain", newest.fold, INSTANT_MAX)
+    files(node)[damaged] = b"no checkpoint"
+    assert view.prune(1) == 1
+    assert view.newest() == newest
+    assert checkpoint_path("chain", older.fold, older.horizon_ns) not in files(node)
+    assert damaged in files(node)
+
+
 def test_misplaced_checkpoint_is_damage(node: Node) -> None:
     checkpoint = advanced(node, 1)
     data = checkpoint_bytes(checkpoint)

@@ -7,6 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 import tui.widgets.row_table
+from appliance.formats.shardmap import shard_number
 from tests.support.copies import until
 from tests.support.screens import (
     HandFeed,
@@ -14,8 +15,10 @@ from tests.support.screens import (
     busy_state,
     later,
     lease,
+    shard,
     silent,
     state,
+    with_shards,
 )
 from tests.support.shares import sampled
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
@@ -54,6 +57,18 @@ def test_what_is_not_known_is_not_shown_as_nothing() -> None:
             assert " 0 " not in text
 
     drive(course, unknown)
+
+
+def test_shard_of_a_later_map_is_named_alike_everywhere() -> None:
+    number = shard_number(2, 0)
+    shown = with_shards(shard(number), leases=(lease(shard=number),))
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        for key in "12":
+            assert "0 (chain 2)" in await press(pilot, key)
+
+    drive(course, shown)
 
 
 def test_states_reach_only_the_screen_that_is_seen_and_it_is_fresh_when_opened() -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from appliance.formats.shardmap import shard_text
 from timeagent.console import counted
 from timeagent.units import TimeInterval, span_text
 
@@ -71,7 +72,7 @@ class LeaseFacts(WordsLine):
         written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
         written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
         lines = (
-            ("holder", f"{holder}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}"),
+            ("holder", f"{holder}  {row.purpose or '-'}   shard {shard_text(row.shard)}   mode {row.mode}{session}"),
             ("lease", f"{row.correlation_id}   fence {row.fence}"),
             ("from", f"granted {granted}   floor {floor}   settle to {settle_to}"),
             ("until", f"expiry {expiry}   free by {free_by}   waiting {waiting}"),

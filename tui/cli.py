@@ -30,7 +30,7 @@ from appliance.cli.opening import add_cluster_options
 from appliance.doctor.health import exit_status, not_well, unknown
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, present, print_json, printable, say, whole_from
-from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
+from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, TryAgain
 from timeagent.units import SECOND, rfc3339
 
 from .feed import Feed, ask_once
@@ -153,7 +153,12 @@ HOST: Final = "127.0.0.1"
 
 
 def serve(words: Sequence[str], port: int) -> int:
-    """Answer on loopback until Ctrl-C. ``words``: what stands after ``tenure top``. Raises BadConfiguration."""
+    """Answer on loopback until Ctrl-C. ``words``: what stands after ``tenure top``.
+
+    Raises BadRequest for what is no port, BadConfiguration, Environment where it cannot be listened at.
+    """
+    if not 0 < port < 2**16:
+        raise BadRequest("bad-port", f"{port} is no port to serve at", hint="name one between 1 and 65535")
     try:
         library: Any = importlib.import_module("textual_serve.server")
         web: Any = importlib.import_module("aiohttp.web")
@@ -174,7 +179,13 @@ def serve(words: Sequence[str], port: int) -> int:
         sys.stdout.flush()
 
     server._make_app, server.on_startup, server.initialize_logging = guarded, begun, lambda: None  # noqa: SLF001 - as above
-    server.serve()
+    try:
+        server.serve()
+    except BrokenPipeError:
+        raise  # of our own output
+    except OSError as problem:
+        hint = f"name another port than {port}: --serve PORT"
+        raise Environment("not-served", f"nothing can be served there: {problem.strerror}", hint=hint) from None
     return 0
 
 

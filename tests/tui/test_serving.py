@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import importlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -109,6 +110,22 @@ def test_without_the_library_it_says_what_to_install(
 def test_write_is_not_served(capsys: pytest.CaptureFixture[str], tree: Path) -> None:
     assert main(["top", str(tree), "--serve", "--write"]) == 2
     assert "[cannot-write]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65_536])
+def test_what_is_no_port_is_refused_by_name(capsys: pytest.CaptureFixture[str], tree: Path, port: int) -> None:
+    assert main(["top", "--offline", str(tree), f"--serve={port}"]) == 2
+    assert f"{port} is no port" in capsys.readouterr().err
+
+
+def test_port_of_another_is_named_with_the_way_out(aiohttp: Any, tree: Path) -> None:  # noqa: ANN401
+    del aiohttp
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [sys.executable, "-m", "tenure", "top", "--offline", str(tree), "--serve", str(port)]
+        done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 74
+    assert f"another port than {port}" in done.stderr
 
 
 def test_page_of_another_site_that_is_let_in_is_caught(

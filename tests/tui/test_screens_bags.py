@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from textual.pilot import Pilot
 
 from tests.support.screens import (
@@ -129,15 +130,17 @@ def test_bag_opens_with_enter_from_the_grid_and_its_lines_from_below() -> None:
     drive(course)
 
 
-def test_newest_bag_is_followed_until_the_cursor_is_moved() -> None:
+@pytest.mark.parametrize(("keys", "followed"), [("3", True), ("3 minus", True), ("3 minus plus", True), ("3 h", False)])
+def test_newest_bag_is_followed_until_the_cursor_is_moved(keys: str, followed: bool) -> None:  # noqa: FBT001
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
-        await press(pilot, "3")
+        await press(pilot, *keys.split())
         grid = screen(pilot).query_one(BagGrid)
-        longer = state(logs=(log("bank", "ssscc.cooo"),))
-        feed.source = RecordedSource(longer)
+        longer = log("bank", "ssscc.cooo")
+        longer = replace(longer, bags=tuple(replace(bag, start_ns=bag.start_ns + SECOND) for bag in longer.bags))
+        feed.source = RecordedSource(state(logs=(longer,)))
         feed.hand_over()
         await pilot.pause()
-        assert grid.bag == longer.logs[0].bags[-1]
+        assert (grid.bag == longer.bags[-1]) is followed
 
     drive(course, state())
 

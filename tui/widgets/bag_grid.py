@@ -191,7 +191,9 @@ class BagGrid(RowTable, inherit_bindings=False):
         if self._grid is not None:
             self._grid = BagLayout(self._grid.log, self.zoom)
             self.show_rows(self._grid.rows, lambda _index: (), "")
+            follows = self._follows
             self.go_to(self._start or 0)
+            self._follows = follows  # the cursor stays on its bag
             self.post_message(self.Zoomed())
 
     def row_in(self, index: int, width: int, room: int) -> Strip:

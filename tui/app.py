@@ -554,10 +554,10 @@ class TopApp(App[None]):
 
     def action_copy(self) -> None:
         """Put what the cursor is on into the terminal's clipboard (OSC 52)."""
-        text = self.screen.copied() if isinstance(self.screen, TopScreen) else ""
+        text = printable(self.screen.copied()) if isinstance(self.screen, TopScreen) else ""
         if text:
             self.copy_to_clipboard(text)
-        self.notify(f"copied: {printable(text)}" if text else "nothing to copy here", timeout=2, markup=False)
+        self.notify(f"copied: {text}" if text else "nothing to copy here", timeout=2, markup=False)
 
     def action_dark(self) -> None:
         self.theme = (LIGHT if self.theme == DARK.name else DARK).name

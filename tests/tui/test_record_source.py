@@ -12,6 +12,7 @@ import pytest
 from appliance.cluster import Cluster
 from appliance.demo.machines import set_up_place
 from auditor.audit import audit
+from auditor.columns.events import FrameWritten
 from auditor.evidence.finding import Evidence
 from auditor.evidence.tree import Tree
 from tenure.__main__ import main
@@ -24,7 +25,7 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
 from tui.model.findings import evidence_of
-from tui.model.overview import text_snapshot
+from tui.model.overview import json_fields, text_snapshot
 from tui.model.replaying import MomentRequest, ReplayPlace, moment_of
 from tui.model.state import (
     BagSubject,
@@ -64,6 +65,22 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 assert session.publish("bank", [b"three"], under=leases)
         cluster.settle("bank", cluster.time.now().latest)
     return place.mount
+
+
+def test_domain_has_its_own_name_as_data_whatever_a_terminal_is_shown(tmp_path: Path) -> None:
+    name = "shop\u3000north\u202e"
+    story = Story(tmp_path / "tree")
+    story.writer.publish(story.grid, story.shard.grant(name, story.writer))
+    source = read(story.done().root)
+    assert source.record is not None
+    written = next(each.instant_ns for each in source.record.timeline.events if isinstance(each, FrameWritten))
+    state = source.state_at(written)
+    (row,) = state.leases
+    assert json_fields(state)["leases"][0]["domain"] == row.domain == name
+    assert "shop\\u3000north\\u202e" in text_snapshot(state, 200)
+    lease = LeaseSubject(name, row.correlation_id)
+    assert lease in [line.subject for line in source.details(DomainSubject(name), written)]
+    assert DomainSubject(name) in [line.subject for line in source.details(lease, written)]
 
 
 def test_bundle_is_not_taken_for_the_whole_copy(tmp_path: Path) -> None:

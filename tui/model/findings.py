@@ -157,7 +157,7 @@ def subject_of(link: Link) -> Subject | None:
     if link.where is not None and link.kind is not LinkKind.MISSING:
         return link.where
     if link.domain is not None:
-        return DomainSubject(printable(link.domain))
+        return DomainSubject(link.domain)
     return None if link.node is None else NodeSubject(link.node)
 
 

@@ -15,7 +15,6 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from auditor.columns.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
-from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
@@ -81,7 +80,7 @@ class MomentParts(Vertical):
     def show(self, found: ReplayMoment, logs: int) -> None:
         bars = self.query_one("#bars", WordsLine)
         bars.say_lines(_filled([found.axis, *found.bars], found.wish.rows + 1))
-        follow = "" if found.wish.follow is None else f", {printable(found.wish.follow)} first"
+        follow = "" if found.wish.follow is None else f", {found.wish.follow} first"
         bars.show_title(f"Leases, {span_text(found.wish.span_ns)}{follow}")
         strips = _filled(found.bags, logs)
         if self.content_size.height >= LOW:
@@ -92,7 +91,7 @@ class MomentParts(Vertical):
         delivered = self.query_one("#delivered", WordsLine)
         lines = [[text] for text in found.delivered or ["no message"]]
         delivered.say_lines(_filled(lines, found.wish.deliveries if found.delivered_known else 1))
-        under = "" if found.wish.follow is None else f" under {printable(found.wish.follow)}"
+        under = "" if found.wish.follow is None else f" under {found.wish.follow}"
         delivered.show_title(f"Delivered so far{under}, the newest last")
 
 
@@ -120,7 +119,7 @@ class EventTable(PickTable):
         """Show events, the cursor on the last of so many that have happened. What is not followed steps back."""
         if self._events is not events or not events or self._follow != follow:
             self._events, self._follow, self._key = events, follow, None
-            self.show_title("Events" if follow is None else f"Events; about {printable(follow)} in plain")
+            self.show_title("Events" if follow is None else f"Events; about {follow} in plain")
             self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
         if events and self.cursor != max(0, position - 1):
             self.cursor = max(0, position - 1)
@@ -156,7 +155,7 @@ class EventTable(PickTable):
     def subject(self) -> Subject | None:
         if self.event is not None and self.event.where.path:
             return self.event.where
-        return None if self.domain is None else DomainSubject(printable(self.domain))
+        return None if self.domain is None else DomainSubject(self.domain)
 
 
 SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))

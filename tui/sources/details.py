@@ -98,26 +98,26 @@ def place_details(tree: Tree, subject: Evidence) -> Sequence[DetailLine]:
         return [words(f"{len(data)} bytes; there is no whole record of ours: {piece}")]
     if not subject.length and piece.end < len(data):
         return list(_pieces(data, path))
-    said = [words(printable(line.text), _leads_to(line)) for line in piece_says(piece, data, path)]
+    said = [words(line.text, _leads_to(line)) for line in piece_says(piece, data, path)]
     try:
         frame = open_frame(piece, path) if piece.kind is Kind.FRAME else None
     except Damaged:
         return said
     if frame is None:
         return said
-    file, bag = [fact("file", printable(path), Evidence(path))], path.rpartition("/")[0]
+    file, bag = [fact("file", path, Evidence(path))], path.rpartition("/")[0]
     if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
-        file.append(fact("lock file", f"{printable(bag)}/lock", Evidence(f"{bag}/lock")))
+        file.append(fact("lock file", f"{bag}/lock", Evidence(f"{bag}/lock")))
     return FrameLines(frame, [*file, *said, BLANK])
 
 
 def _leads_to(line: Said) -> model.Subject | None:
     if line.what == "lease":
-        return LeaseSubject(printable(line.name), line.lease)
+        return LeaseSubject(line.name, line.lease)
     if line.what == "file":
         return Evidence(line.name)
     named = {"node": NodeSubject, "clock": model.ClockSubject, "domain": model.DomainSubject}.get(line.what)
-    return None if named is None else named(printable(line.name))
+    return None if named is None else named(line.name)
 
 
 def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
@@ -329,7 +329,7 @@ class LiveTeller(SubjectTeller):
                 lock, stamped = open_lock(raw, f"{path}/{LOCK}")
                 token = stamped.signed_time(path)
             except Damaged as problem:
-                yield words(printable(problem.message), Evidence(f"{path}/{LOCK}"), Tone.BAD)
+                yield words(problem.message, Evidence(f"{path}/{LOCK}"), Tone.BAD)
             else:
                 listed = dict(lock.by_name())
                 text = f"{moment(token.midpoint_ns, cell.start_ns)} by {lock.closer}"

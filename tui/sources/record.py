@@ -29,7 +29,7 @@ from auditor.explain.context import LeaseTrace, leases_until
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
-from timeagent.console import counted, printable
+from timeagent.console import counted
 from timeagent.errors import Environment, TenureError
 from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
@@ -163,12 +163,12 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
     witness, expiry = lease.witness, state.expiry(lease)
     previous = domain.previous.ending if domain.previous is not None else None
     return model.LeaseRow(
-        printable(witness.domain),
+        witness.domain,
         witness.mode,
         witness.phase,
         witness.holder.node,
         witness.holder.process,
-        printable(witness.holder.purpose),
+        witness.holder.purpose,
         witness.correlation_id.hex(),
         witness.fence,
         expiry,
@@ -240,7 +240,7 @@ def _log(state: StateAt, log: LogState) -> model.LogView:
         for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)
     }
     cells = model.newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
-    return model.LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
+    return model.LogView(log.born.log, cells, log.horizon_ns, span_ns=log.born.span_ns)
 
 
 def damage_words(bag: BagState) -> str:
@@ -312,12 +312,12 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
 
 def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
     listed = {None: "bag open", True: "listed", False: "NOT LISTED"}[wrote[0].listed]
-    name = printable(file.rpartition("/")[2])
+    name = file.rpartition("/")[2]
     messages = sum(each.messages for each in wrote)
     tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
     yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", wrote[0].where, tone)
     for each in wrote:
-        under = ", ".join(printable(name) for name, _ in each.leases)
+        under = ", ".join(name for name, _ in each.leases)
         void = f"   {each.void_because}" if each.void_because else ""
         text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
         yield words(text, each.where, Tone.BAD if void else Tone.DIM)
@@ -336,13 +336,7 @@ class RecordTeller(SubjectTeller):
     def tree(self) -> Tree:
         return self._record.tree
 
-    def _real_name(self, shown: str) -> str:
-        """Return the domain that is shown so: control characters in it were escaped."""
-        names = self._record.timeline.state_at().domains
-        return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
-
-    def domain(self, shown: str) -> Iterator[DetailLine]:
-        name = self._real_name(shown)
+    def domain(self, name: str) -> Iterator[DetailLine]:
         known = self._then.domains.get(name)
         if known is None:
             yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
@@ -353,16 +347,15 @@ class RecordTeller(SubjectTeller):
         yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
         yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
         yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
-        yield from domain_rows(self.state, shown)
+        yield from domain_rows(self.state, name)
         lives = leases_until(self._record.timeline, name, self._at)
         yield BLANK
         yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
         for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
-            yield words(_life_line(life, self._at), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
+            yield words(_life_line(life, self._at), LeaseSubject(name, lease_id.hex()), _life_tone(life))
 
     def lease(self, subject: LeaseSubject) -> Iterator[DetailLine]:
-        name = self._real_name(subject.domain)
-        lives = leases_until(self._record.timeline, name, self._at)
+        lives = leases_until(self._record.timeline, subject.domain, self._at)
         life = lives.get(bytes.fromhex(subject.identifier))
         if life is None:
             yield words("the copy tells nothing of it by then", tone=Tone.WARN)
@@ -371,7 +364,7 @@ class RecordTeller(SubjectTeller):
         yield fact("lease", subject.identifier)
         first = life.told[0].witness
         holder = first.holder
-        text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
+        text = f"{holder.node}/{holder.process} {holder.purpose}"
         yield fact("holder", text, model.HolderSubject(holder.node, holder.process))
         yield fact("node", holder.node, NodeSubject(holder.node))
         yield fact("mode", first.mode.value)
@@ -443,7 +436,7 @@ class RecordTeller(SubjectTeller):
         if bag is None:
             yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
             return
-        closed, path = bag.closed, printable(bag.closed.path) if bag.closed else ""
+        closed, path = bag.closed, bag.closed.path if bag.closed else ""
         yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {path}")
         yield fact("state", f"{self._then.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
         yield from _steps(bag)
@@ -467,9 +460,9 @@ class RecordTeller(SubjectTeller):
         yield fact("code", finding.code)
         tone = Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN
         yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=tone)
-        yield fact("subject", printable(finding.subject))
-        yield words(printable(finding.explanation))
+        yield fact("subject", finding.subject)
+        yield words(finding.explanation)
         yield BLANK
         yield heading("Rests on")
         for each in finding.evidence:
-            yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", each)
+            yield words(f"{each.path} at {each.offset}, {each.length} bytes", each)

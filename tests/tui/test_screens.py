@@ -25,7 +25,7 @@ from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
 from tui.app import SCREENS, DetailScreen
 from tui.model.state import ClusterState, Freshness, LeaseRows, LeaseSubject, Reach, ViewKind
-from tui.screens.cluster import BagsScreen, LeaseList, LeasesScreen, OverviewScreen
+from tui.screens.cluster import BagsScreen, LeaseFacts, LeaseList, LeasesScreen, OverviewScreen
 from tui.widgets.lines import FilterField
 from tui.widgets.row_table import INLINE_MAX
 
@@ -195,6 +195,27 @@ def test_cursor_stays_with_its_lease_where_a_thread_arranges(monkeypatch: pytest
             assert table.row.domain == "account/0001"
 
     drive(course, state(leases=rows_made))
+
+
+def test_facts_of_a_lease_go_with_its_row_where_a_thread_narrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tui.widgets.row_table, "INLINE_MAX", 5)
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        await press(pilot, "2", "s")
+        table, facts = screen(pilot).query_one(LeaseList), screen(pilot).query_one(LeaseFacts)
+        await until(pilot, lambda: table.count)
+        assert "fence" in facts.words
+        await press(pilot, "slash", "~")
+        await until(pilot, lambda: not table.count)
+        await pilot.pause()
+        assert facts.words == ""
+        await press(pilot, "escape")
+        await until(pilot, lambda: table.count)
+        await pilot.pause()
+        assert "fence" in facts.words
+
+    drive(course)
 
 
 def test_cursor_stays_with_its_lease_through_sort_filter_and_refresh() -> None:

@@ -251,7 +251,7 @@ class PickTable(RowTable, inherit_bindings=False):
     indent = len(MARK)
 
     class Moved(Message):
-        """The cursor is on another row, or on another thing."""
+        """The cursor is on another row, on another thing, or on none any more."""
 
         def __init__(self, table: PickTable) -> None:
             super().__init__()
@@ -272,14 +272,17 @@ class PickTable(RowTable, inherit_bindings=False):
         ``place`` says where the row under the cursor is now; without it, it is looked for near its old place.
         """
         self._key_at = key_at
+        before = self._count
         self.show_rows(count, row_at, nothing)
         if not count:
+            if before:
+                self.post_message(self.Moved(self))
             return
         place = self._found(count, key_at) if place is None else place
         if place != self.cursor:
             self.cursor = place
-        elif (key := key_at(place)) != self._key:
-            self._key = key
+        elif not before or key_at(place) != self._key:
+            self._key = key_at(place)
             self.post_message(self.Moved(self))
 
     def _found(self, count: int, key_at: KeyAt) -> int:

@@ -19,7 +19,7 @@ from tests.tui.test_top_command import PATIENCE_NS, SHARD_0, look, until_written
 from timeagent.canonical import encode
 from timeagent.clock import SystemClock
 from tui.feed import ask_once
-from tui.model.state import DomainSubject
+from tui.model.state import BagSubject, DomainSubject
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
 
@@ -75,6 +75,18 @@ def test_block_that_is_none_hides_no_lease_in_a_later_one(root: Path) -> None:
     with closing(LiveSource(MountLocation(root, allow_root=True), SystemClock())) as source:
         ask_once(source, PATIENCE_NS)
         assert any("grant" in line.text for line in source.details(DomainSubject(LATER)))
+
+
+def test_what_cannot_be_read_is_named_and_not_told_as_absent(root: Path) -> None:
+    with closing(LiveSource(MountLocation(root, allow_root=True), SystemClock())) as source:
+        (log,) = ask_once(source, PATIENCE_NS).logs
+        (bag,) = (each for each in log.bags if each.path)
+        (root / bag.path).rename(root / "elsewhere")
+        (root / bag.path).symlink_to(root / "elsewhere")
+        *_, last = source.details(BagSubject("bank", bag.start_ns))
+        assert last.text.startswith(f"  cannot be read: {bag.path}")
+        (root / bag.path).unlink()
+        assert "cannot be read" not in source.details(BagSubject("bank", bag.start_ns))[-1].text
 
 
 def test_ceiling_record_whose_time_is_none_leaves_the_rest_to_be_seen(root: Path) -> None:

@@ -213,6 +213,16 @@ class LiveTeller(SubjectTeller):
     def tree(self) -> Tree:
         return self._tree
 
+    def told(self, subject: model.Subject) -> Sequence[DetailLine]:
+        lines, unreadable = super().told(subject), self._tree.unreadable
+        if not unreadable:
+            return lines
+        return [
+            *lines,
+            BLANK,
+            *(words(f"cannot be read: {each}: {why}", None, Tone.WARN) for each, why in unreadable.items()),
+        ]
+
     def finding(self, _name: str) -> Iterator[DetailLine]:
         yield words("a live cluster is not audited: tenure audit judges a copy")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,3 +36,14 @@ def test_export_is_never_written_over_another(tmp_path: Path) -> None:
 def test_export_that_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
     with pytest.raises(Environment, match=r"cannot write .*findings.*: No such file or directory"):
         write_export(tmp_path / "gone", "findings", 0, ExportForm.CSV, "")
+
+
+def test_export_that_ends_half_way_is_not_left_there(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(Environment, match="File too large"):
+            write_export(tmp_path, "findings", 0, ExportForm.CSV, "x" * 1_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2s
@@ -455,8 +456,11 @@ def write_export(directory: Path, name: str, instant: Instant, form: ExportForm,
     for number in range(1, 100):
         path = directory / (f"{stem}.{form}" if number == 1 else f"{stem}-{number}.{form}")
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            with ExitStack() as unfinished:
+                with path.open("x", encoding="utf-8") as file:
+                    unfinished.callback(path.unlink)  # half an export is not taken for a whole one
+                    file.write(text)
+                unfinished.pop_all()
         except FileExistsError:
             continue
         except OSError as problem:

@@ -85,8 +85,8 @@ class AskedQuestion[T]:
             self._asked_ns = None
 
     def freshness(self) -> Freshness:
-        now = self._clock.boot_ns()
         asked, answered, error = self._asked_ns, self._answered_ns, self.error
+        now = self._clock.boot_ns()  # after those: an answer may come in between
         age = None if answered is None else now - answered
         if error is not None and error.code == NO_ADDRESS:
             return Freshness(Reach.NOT_ASKED, problem="this node's settings have no address of it", way_out=error.hint)

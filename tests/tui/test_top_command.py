@@ -326,6 +326,22 @@ def test_failed_question_keeps_its_last_answer_and_says_since_when() -> None:
     assert (freshness.problem, question.answer) == ("the mount is gone", 1)
 
 
+def test_answer_that_comes_while_one_looks_is_not_of_the_future() -> None:
+    class Meanwhile(HandMachine):
+        def boot_ns(self) -> int:
+            at = super().boot_ns()
+            while answers:
+                answers.pop()()
+            return at
+
+    answers: list[Callable[[], object]] = []
+    machine = Meanwhile()
+    question = AskedQuestion("x", SECOND, machine, lambda: machine.pass_time(SECOND))
+    question.put()
+    answers.append(question.put)
+    assert (question.freshness().age_ns or 0) >= 0
+
+
 def test_asking_once_does_not_wait_for_what_hangs() -> None:
     let_go = Event()
     hung = AskedQuestion("mount", SECOND, HandMachine(), lambda: let_go.wait(60))

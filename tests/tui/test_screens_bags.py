@@ -83,6 +83,20 @@ def test_bag_of_another_log_or_instant_that_looks_the_same_is_asked_about_anew()
     drive(course, source=Noting(shown, later(shown, SECOND)))
 
 
+def test_newest_bag_of_another_log_is_in_sight_wherever_one_was_in_the_one_before() -> None:
+    many = "c" * 3_000
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        del feed
+        await press(pilot, "3", "G")
+        grid = screen(pilot).query_one(BagGrid)
+        assert grid.scroll_offset.y > 0
+        await press(pilot, "n")
+        assert (grid.bag, grid.scroll_offset.y) == (log("index", many).bags[-1], 0)
+
+    drive(course, state(logs=(log("bank", many), log("index", many))))
+
+
 def test_nothing_is_said_of_a_log_that_is_gone() -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         assert "log bank" in await press(pilot, "3")

@@ -123,6 +123,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         else:
             if self._grid is not None and self._grid.log.name != log.name:
                 self._start, self._follows = None, True
+                self.scroll_to(y=0, animate=False, immediate=True, force=True)
             self._grid = BagLayout(log, self.zoom)
             if self._start is None or self._follows or self._grid.chosen(self._start) is None:
                 written = [bag for bag in log.bags[-CELLS:] if bag.state is not None]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
+from auditor.columns.audit_file import INDEX_ERRORS
 from auditor.columns.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
@@ -54,6 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     timeline, changed = _read(arguments, tree, lens)
     try:
         return _shown(arguments, tree, lens, timeline, changed)
+    except INDEX_ERRORS as problem:
+        if arguments.db is None:
+            raise
+        hint = "remove it, and make it with: tenure audit PATH --db FILE"
+        raise BadRequest("not-an-index", f"{arguments.db} is damaged: {problem}", hint=hint) from None
     finally:
         timeline.close()
 

@@ -7,6 +7,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import pytest
 
 from appliance.formats.birth import open_birth
@@ -124,6 +125,17 @@ def test_database_alone_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.
         assert f"[{code}]" in said
         assert "way out" in said
     assert tree.root.is_dir()
+
+
+# Its head is whole: what is wrong is found where it is read.
+def test_database_with_a_damaged_piece_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "index"
+    assert run(eventful_tree(tmp_path / "tree").root, "--db", file) == 0
+    apsw.Connection(str(file)).execute("UPDATE piece SET value = x'c1'")
+    assert run("--db", file, "--step", "event") == 2
+    said = capsys.readouterr().err
+    assert "[not-an-index]" in said
+    assert str(file) in said
 
 
 def test_steps_over_nothing_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

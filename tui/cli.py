@@ -165,7 +165,7 @@ def serve(words: Sequence[str], port: int) -> int:
     except ImportError:
         what = "pages are served by textual-serve, which is not installed"
         raise BadConfiguration("no-textual-serve", what, hint="pip install 'tenure[serve]'") from None
-    command = shlex.join([sys.executable, "-m", "tenure", "top", *words, "--in-browser"])
+    command = shlex.join([sys.executable, "-P", "-m", "tenure", "top", *words, "--in-browser"])
     server = library.Server(command, host=HOST, port=port, title="tenure top")
     make = server._make_app  # noqa: SLF001 - the library has no other door to what it answers
 

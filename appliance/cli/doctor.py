@@ -399,7 +399,7 @@ def serve(hands: file_system.TrialDirectory) -> int:
 
 def _other(options: Namespace, token: str) -> list[str]:
     if options.second:
-        return [sys.executable, "-m", "tenure", "probe", str(Path(options.second).absolute()), "--serve", token]
+        return [sys.executable, "-P", "-m", "tenure", "probe", str(Path(options.second).absolute()), "--serve", token]
     path = options.peer_path or str(Path(options.path).absolute())
     if options.peer.startswith("-"):
         raise BadRequest("bad-peer", f"{options.peer!r} is no host", hint="--peer HOST or --peer USER@HOST")

@@ -358,7 +358,7 @@ class DemoVerdict:
 
 
 def _tenure(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "tenure", *words]
+    command = [sys.executable, "-P", "-m", "tenure", *words]
     try:
         return subprocess.run(command, capture_output=True, timeout=seconds, check=False)  # noqa: S603 - our own command
     except subprocess.TimeoutExpired:

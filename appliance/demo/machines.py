@@ -202,7 +202,7 @@ class Machine:
         stdin = subprocess.PIPE if role == "teller" else subprocess.DEVNULL
         with (self.settings.directory / "stderr.log").open("ab") as log:
             process = subprocess.Popen(  # noqa: S603 - this interpreter and our own modules
-                [sys.executable, "-m", module, *words, *place], stdin=stdin, stdout=subprocess.PIPE, stderr=log
+                [sys.executable, "-P", "-m", module, *words, *place], stdin=stdin, stdout=subprocess.PIPE, stderr=log
             )
         assert process.stdout is not None
         self.running[role] = process

@@ -57,7 +57,7 @@ class _Process:
     def __init__(self, address: str) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", __name__, address, str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", __name__, address, str(theirs.fileno())]
             # It ends when nobody has the other end of this any more, however that comes about.
             self._process = subprocess.Popen(  # noqa: S603 - this module again
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True

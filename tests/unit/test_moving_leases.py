@@ -548,13 +548,14 @@ def test_messages_in_doubt_are_counted_under_the_half_that_has_gone_on_and_moves
 ) -> None:
     mount = Planted(site.storage)
     session = site.session(session_leases=together, storage=mount)
-    (lease,) = session.acquire("d", timeout_s=0)
+    leases = session.acquire("d", timeout_s=0)
+    (lease,) = leases
     site.both()
     site.renews(session)
     mount.at("publish", ".msg", done_but_failed)
     for _ in range(2):
         mount.at("look", site.bag_now(LOG).path, not_done)
-    assert isinstance(publish(session, [lease], b"1", b"2"), Unknown)
+    assert isinstance(publish(session, leases, b"1", b"2"), Unknown)
     site.after()
     site.renews(session)
     site.moves_on()
@@ -699,8 +700,9 @@ def test_half_that_is_taken_late_is_not_asked_for_beyond_the_cap_on_the_hold(sit
 # The half from the shard that comes is given back with a watermark above all that the one that left has said.
 def test_who_reads_by_hints_after_a_move_finds_what_was_written_before_it(site: MovingSite) -> None:
     session = site.session()
-    (lease,) = session.acquire("d", timeout_s=0)
-    assert isinstance(publish(session, [lease], b"alone"), Committed)
+    mine = session.acquire("d", timeout_s=0)
+    (lease,) = mine
+    assert isinstance(publish(session, mine, b"alone"), Committed)
     site.both()
     for _ in range(6):
         site.renews(session)
@@ -708,7 +710,7 @@ def test_who_reads_by_hints_after_a_move_finds_what_was_written_before_it(site: 
     assert site.old.go_by(site.new_map)
     end = site.old.stop_orderly()
     assert isinstance(end, StoppedOrderly)
-    assert isinstance(publish(session, [lease], b"both"), Committed)
+    assert isinstance(publish(session, mine, b"both"), Committed)
     assert lease.watermark_ns is not None
     assert lease.watermark_ns > end.floor_ns
     session.relinquish([lease])

@@ -336,6 +336,29 @@ def test_shard_that_stood_still_beyond_its_ceiling_has_seen_the_move_before_it_g
     assert asked("g", 2) == "newer-map"
 
 
+# Its node was down while it became whole and was to leave again: it has not taken on what the shards before it state.
+def test_shard_that_came_and_stood_still_serves_the_next_move_only_above_those_that_it_follows(
+    site: MovingSite,
+) -> None:
+    session = site.session()
+    leases = session.acquire("d", timeout_s=0)
+    assert isinstance(publish(session, leases, b"before"), Committed)
+    session.relinquish(leases)
+    site.both()
+    assert site.old.go_by(site.new_map)
+    end = site.old.stop_orderly()
+    assert isinstance(end, StoppedOrderly)
+    site.map = replace(site.both_map, number=4, chains=(4,), before=site.new_map.layout)
+    site.time.advance(3 * site.policy.lease_term_max_ns)
+    request = replace(acquire(site, "d", request_id=bytes(16)), map_number=4)  # type: ignore[arg-type]
+    (reply,) = site.new.turn([request])
+    assert isinstance(reply, Unavailable), opened(reply)
+    assert reply.code == "map-not-yet"
+    assert site.new.go_by(site.map, Beginning(end.floor_ns, end.settle_to_ns))
+    (reply,) = site.new.turn([request])
+    assert opened(reply)[1].floor_ns >= end.floor_ns
+
+
 def test_right_that_had_lapsed_counts_once_the_newest_map_was_read(site: MovingSite) -> None:
     reads: list[ShardMap | TenureError] = [Environment("planted", "no mount"), site.map]
 

@@ -427,8 +427,11 @@ class SessionLeases:
                             if weaker:
                                 lease.asking = None
                             if known is None and lease.ended is None and not weaker:
-                                lease.join(self.taken(shard, result, lease.term_ns, lease.age))
-                            elif known != name:  # another thread was faster, or it is over
+                                half = self.taken(shard, result, lease.term_ns, lease.age)
+                                if half.ended is None:
+                                    lease.join(half)
+                                    known = name
+                            if known != name:  # another thread was faster, or it is over
                                 useless.append(Relinquish(NO_REQUEST, lease.domain, name))
                     elif not may_ask_again(result):
                         lease.asking = None
@@ -445,6 +448,8 @@ def joined(taken: Sequence[Lease]) -> list[Lease]:
         lease = found.setdefault(half.domain, half)
         if lease is not half:
             lease.join(half)
+            if half.loss is not None:
+                lease.lose(half.loss.ended, half.loss.reason)
             _goes_on(lease)
     return list(found.values())
 

@@ -16,15 +16,16 @@ from appliance.formats.witness import Ended, Half
 from appliance.lease import ceiling
 from appliance.lease import shard as shard_module
 from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, ShardIdentity, StoppedOrderly
-from appliance.lease.wire import Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
+from appliance.lease.wire import Acquire, Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
 from appliance.session import held
+from appliance.session.endings import LossReason
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.session_world import LOG, Planted, done_but_failed, not_done, payloads, publish
 from tests.support.shards import MemoryChain, acquire, opened
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
-from timeagent.errors import Damaged, Environment, ShardUnavailable, TenureError, TryAgain
+from timeagent.errors import Damaged, Environment, LeaseLost, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -531,6 +532,31 @@ def test_lease_is_lost_with_either_half(site: MovingSite) -> None:
     site.start(NEW)  # an empty one: the other has crashed
     site.renews(session)
     assert lease.ended is not None
+
+
+# Its session lease was lost while it was granted: without that one's witness no reader would take what is written.
+@pytest.mark.parametrize("before", [False, True], ids=["taken in a move", "held before"])
+def test_second_half_that_is_lost_as_it_comes_is_not_written_under(site: MovingSite, *, before: bool) -> None:
+    session = site.session(session_leases=True)
+    taken = session.acquire("d", timeout_s=0) if before else None
+    site.both()
+
+    def loses(requests: list[Request]) -> None:
+        if isinstance(requests[0], Acquire):
+            site.transport(NEW).before = lambda _: None
+            (each,) = [each for each in session._leasing.session_leases.all() if each.shard == NEW]
+            each.lose("suspect", LossReason.CLOCK_UNSAFE)
+
+    site.transport(NEW).before = loses
+    taken = taken or session.acquire("d", timeout_s=0)
+    site.renews(session)
+    site.renews(session)
+    if before:
+        assert isinstance(publish(session, taken, b"1"), Committed)
+        assert payloads(site) == [b"1"]
+    else:
+        with pytest.raises(LeaseLost):
+            publish(session, taken, b"1")
 
 
 # Half a lease that has no other would count for nothing: it goes on as it was, until it is over or has its second half.

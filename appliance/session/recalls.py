@@ -258,11 +258,12 @@ def keep_unused(keeper: Keeper, lease: Lease) -> bool:
     if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
         return False
     with keeper.lock:
-        # Nobody has to get on with what nobody uses.
-        kept = replace(lease, recall_listeners=(), loss_listeners=(), progress_within_ns=None)
+        # Nobody has to get on with what nobody uses; and what is being asked for is given back by whoever asks.
+        kept = replace(lease, recall_listeners=(), loss_listeners=(), progress_within_ns=None, asking=None)
         lease.ended = "relinquished"
         keeper.forget([lease])
         keeper.hold(kept)
+        keeper.moved = [kept if each is lease else each for each in keeper.moved]
         if kept.second is not None:
             kept.second.first = kept
         if kept.session_lease is not None and kept.session_lease.leases.get(kept.correlation_id) is lease:

@@ -559,6 +559,47 @@ def test_second_half_that_is_lost_as_it_comes_is_not_written_under(site: MovingS
             publish(session, taken, b"1")
 
 
+# Another thread takes it for the lease that is kept: under the same request it would be the half that this gives back.
+def test_second_half_that_is_asked_for_while_the_lease_is_kept_for_its_next_use_costs_it_nothing(
+    site: MovingSite,
+) -> None:
+    session = site.session()
+    leases = session.acquire("d", timeout_s=0, sticky_s=1000)
+    site.both()
+    site.transport(NEW).script = ["lost"] * 3
+    site.renews(session)
+
+    def keeps(requests: list[Request]) -> None:
+        if isinstance(requests[0], Acquire):
+            site.transport(NEW).before = lambda _: None
+            session.relinquish(leases)
+            session.renew_due()
+
+    site.transport(NEW).before = keeps
+    site.renews(session)
+    site.renews(session)
+    (lease,) = session.acquire("d", timeout_s=0, sticky_s=1000)
+    assert lease.fence == leases[0].fence
+    assert (lease.ended, len(lease.halves()), site.leases(NEW)) == (None, 2, 1)
+
+
+# It was kept for its next use between the renewal by which it went on and the look for what has moved.
+def test_lease_that_is_kept_as_it_moves_is_heard_of_at_its_new_shard(site: MovingSite) -> None:
+    session, rival = site.session(), site.session()
+    leases = session.acquire("d", timeout_s=0, sticky_s=1000)
+    site.both()
+    site.renews(session)
+    site.after()
+    site.time.advance(site.policy.renew_period_ns)
+    session._renewer.renew_due()
+    session.relinquish(leases)
+    session.renew_due()
+    with pytest.raises(TryAgain):
+        rival.acquire("d", timeout_s=0)
+    session.renew_due()
+    rival.acquire("d", timeout_s=0, record_only=True)
+
+
 # Half a lease that has no other would count for nothing: it goes on as it was, until it is over or has its second half.
 def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite) -> None:
     session = site.session()

@@ -66,8 +66,9 @@ class RecallListener:
                 ear = self._ears.setdefault(lease.shard, _Ear())
                 if self._keeper.background and ear.thread is None:
                     name = f"tenure-recalls-{lease.shard}"
-                    ear.thread = Thread(target=self._listen, args=(lease.shard, ear), name=name, daemon=True)
-                    ear.thread.start()
+                    thread = Thread(target=self._listen, args=(lease.shard, ear), name=name, daemon=True)
+                    thread.start()  # before it is kept: there may be none to be had
+                    ear.thread = thread
                 if self._early.pop(lease.correlation_id, None) is not None:
                     early.append(lease)
         self._answer(early)

@@ -184,8 +184,9 @@ class RenewalThread:
         with self._lock:
             self._period_ns = min(self._period_ns, period_ns)
             if self._thread is None and not self._stop.is_set():
-                self._thread = Thread(target=self._run, name="tenure-renewal", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="tenure-renewal", daemon=True)
+                thread.start()  # before it is kept: there may be none to be had
+                self._thread = thread
 
     def stop(self) -> None:
         """Stop it for good and wait until it has ended. Idempotent."""

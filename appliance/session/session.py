@@ -167,11 +167,11 @@ class Session:
                     self._renewer.adopt(leases, came)
                     if self.keeper.background:
                         self._renewal_thread.start(period_ns(term, self._policy))
-            except TenureError:
+                self._recalls.attend(leases)
+            except BaseException:
                 self.keeper.forget(leases)
                 self._leasing.relinquish(leases)
                 raise
-            self._recalls.attend(leases)
             if not record_only:
                 now = self._wait_out(now, leases, until, over)
             if hold_ns_max is not None or progress_ns is not None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Event, Thread
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -363,6 +364,30 @@ def test_who_raises_while_it_waits_leaves_no_waiter_behind(site: Site, where: st
             _, (view,) = cluster.inspect(0)
             assert view.waiting == 0
         cluster.session("third").acquire("d", timeout_s=0)
+
+
+# A process may have no more threads for a while: nobody has a lease then that nobody else knows of.
+@pytest.mark.parametrize("name", ["tenure-renewal", "tenure-recalls"])
+def test_session_that_gets_no_thread_keeps_nothing_and_gets_one_with_the_next_lease(
+    site: Site, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = Thread.start
+    refused: list[str] = []
+
+    def refuse(thread: Thread) -> None:
+        if thread.name.startswith(name) and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with site.open() as cluster, cluster.session("first") as first, cluster.session("second") as second:
+        monkeypatch.setattr(Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            first.acquire("d", recall="finish")
+        with second.acquire("d", timeout_s=0):
+            pass
+        with first.acquire("d", timeout_s=0, recall="finish"):
+            assert any(each.name.startswith(name) for each in enumerate_threads())
 
 
 # Somebody who hangs in the middle of asking does not keep a session from ending.

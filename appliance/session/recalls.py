@@ -230,10 +230,15 @@ class RecallListener:
         for lease in tell:
             if lease.recall is Recall.FINISH:
                 _tell(lease)
-            elif self._keeper.background:
-                Thread(target=self._flush, args=(lease,), name="tenure-flush", daemon=True).start()
-            else:
+            elif not (self._keeper.background and self._flushes_apart(lease)):
                 self._flush(lease)
+
+    def _flushes_apart(self, lease: Lease) -> bool:
+        """Flush a lease in a thread of its own; whether there is one to be had."""
+        with contextlib.suppress(RuntimeError):
+            Thread(target=self._flush, args=(lease,), name="tenure-flush", daemon=True).start()
+            return True
+        return False
 
     def _flush(self, lease: Lease) -> None:
         _tell(lease)

@@ -21,6 +21,7 @@ from appliance.formats.paths import chain_path
 from appliance.lease.wire import Denied
 from appliance.node.records import StoredChain
 from appliance.node.settings import root_path
+from appliance.session.endings import LossReason
 from tests.support.cluster import Site, fast_policy, wait_until
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
@@ -388,6 +389,28 @@ def test_session_that_gets_no_thread_keeps_nothing_and_gets_one_with_the_next_le
             pass
         with first.acquire("d", timeout_s=0, recall="finish"):
             assert any(each.name.startswith(name) for each in enumerate_threads())
+
+
+def test_lease_is_flushed_by_who_hears_that_it_is_asked_for_where_there_is_no_other_thread(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Thread.start
+
+    def refuse(thread: Thread) -> None:
+        if thread.name == "tenure-flush":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    flushed: list[str] = []
+    with site.open() as cluster, cluster.session("first") as first, cluster.session("second") as second:
+        monkeypatch.setattr(Thread, "start", refuse)
+        for domain in ("d", "e"):
+            (lease,) = first.acquire(domain, recall="flush")
+            lease.on_recall(lambda each: flushed.append(each.domain))
+            with second.acquire(domain, timeout_s=60):
+                assert lease.loss is not None
+                assert lease.loss.reason is LossReason.RECALLED
+    assert flushed == ["d", "e"]
 
 
 # Somebody who hangs in the middle of asking does not keep a session from ending.

@@ -166,11 +166,8 @@ class Keeper:
     def refuse_child(self, what: str) -> None:
         """Raise BadRequest in a child after fork."""
         if self.process != os.getpid():
-            raise BadRequest(
-                "forked",
-                f"this {what} belongs to process {self.process}, this is its child {os.getpid()}",
-                hint="open the cluster in the child",
-            )
+            why = f"this {what} belongs to process {self.process}, this is its child {os.getpid()}"
+            raise BadRequest("forked", why, hint="open the cluster in the child")
 
     def hold(self, lease: Lease) -> None:
         """Have a lease. Under the lock."""
@@ -366,6 +363,12 @@ class Lease:
             each.floor_ns = max(each.floor_ns, witness.floor_ns)
             each.settle_to_ns = max(each.settle_to_ns, witness.settle_to_ns)
 
+    @property
+    def failing(self) -> LossReason | None:
+        """Why the last renewal failed, of it, of its session lease or of its other half, if one did."""
+        own, second = (self.session_lease or self).trouble, self.second
+        return own or (None if second is None else second.failing)
+
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which the holder must not begin anything under this lease."""
         return (self.expiry_ns if (until := self.until_ns) is None else min(self.expiry_ns, until)) - margin_ns
@@ -408,7 +411,7 @@ class Lease:
         """Be lost unless it is surely still valid with the margin to spare."""
         if self.ended is None and not now.surely_before(self.usable_until_ns(margin_ns)):
             capped = self.until_ns is not None and self.expiry_ns >= self.until_ns
-            self.lose("expired", LossReason.HOLD_CAP if capped else self.trouble or LossReason.EXPIRED)
+            self.lose("expired", LossReason.HOLD_CAP if capped else self.failing or LossReason.EXPIRED)
 
     def lose(self, ended: str, reason: LossReason, revoked: Revoked | None = None) -> None:
         """Be over, against the holder's will. What has ended before stays what it is."""
@@ -435,7 +438,7 @@ class Lease:
 
         Asks only the clock, and what the last renewal brought. Raises BadTime.
         """
-        good, trouble = self.remaining_ns(), self.trouble if self.session_lease is None else self.session_lease.trouble
+        good, trouble = self.remaining_ns(), self.failing
         if not good:
             return Outlook("over", 0, None if self.loss is None else self.loss.reason)
         return Outlook("unknown", good, trouble) if trouble in UNKNOWN else Outlook("held", good, None)
@@ -454,12 +457,8 @@ class Lease:
         finally:
             keeper.losses.tell()
         if not now.surely_before(self.usable_until_ns(margin_ns)):
-            raise LeaseLost(
-                "lease-too-short",
-                f"the lease on {self.domain!r} (fence {self.fence}) is held for less than the "
-                f"{span_text(margin_ns)} that were asked for",
-                hint="wait for its renewal, or do less under it at once",
-            )
+            why = f"the lease on {self.domain!r} (fence {self.fence}) is held for less than {span_text(margin_ns)}"
+            raise LeaseLost("lease-too-short", why, hint="wait for its renewal, or do less under it at once")
 
     def over_text(self) -> str | None:
         """Say that it is over, and why; None while it is held, as far as was seen."""

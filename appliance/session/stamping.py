@@ -245,7 +245,7 @@ class FrameStamper:
             return AheadOfClock(start - now.latest)
         for lease in leases:
             if start + count > lease.expiry_ns:
-                lease.lose("expired", lease.trouble or LossReason.EXPIRED)
+                lease.lose("expired", lease.failing or LossReason.EXPIRED)
                 lease.check_held(now, self._policy.holder_margin_ns)
         return start
 

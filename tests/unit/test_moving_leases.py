@@ -600,6 +600,23 @@ def test_lease_that_is_kept_as_it_moves_is_heard_of_at_its_new_shard(site: Movin
     rival.acquire("d", timeout_s=0, record_only=True)
 
 
+# Its other half is renewed meanwhile.
+def test_lease_is_unknown_while_the_shard_of_its_second_half_does_not_answer(site: MovingSite) -> None:
+    session = site.session()
+    lost: list[Loss] = []
+    session.on_lost(lost.append)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    assert lease.outlook().state == "held"
+    site.transport(NEW).script = ["lost"] * 10_000
+    site.renews(session)
+    assert (lease.outlook().state, lease.outlook().reason) == ("unknown", LossReason.SHARD_UNREACHABLE)
+    while not lost:
+        site.renews(session)
+    assert lost[0].reason is LossReason.SHARD_UNREACHABLE
+
+
 # Half a lease that has no other would count for nothing: it goes on as it was, until it is over or has its second half.
 def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite) -> None:
     session = site.session()

@@ -39,12 +39,21 @@ from typing import Final
 import msgspec
 
 from appliance.formats.framing import Kind, measure
-from appliance.formats.paths import LOCK, PRELOCK, SEAL, Bag, Grid, Rack
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import Instant, Span
 
-from ..formats.closed import RECORDS_LAG_NS, LockFile, RackSeal, SealEntry, made_lock, open_lock, open_seal
+from ..formats.closed import (
+    PACK,
+    RECORDS_LAG_NS,
+    LockFile,
+    RackSeal,
+    SealEntry,
+    made_lock,
+    open_lock,
+    open_seal,
+)
 from .logs import racks_there
 from .ports import BagContext, signed_for_ever
 
@@ -216,11 +225,7 @@ class Sealer:
             return self._kept[rack.path]
         seal = self._adopt(rack) if self._storage.look(rack.path, (SEAL,)) else None
         if seal is None and self.newest is not None and rack.start_ns <= self.newest.start_ns:
-            raise TryAgain(
-                "seal-hidden",
-                f"{rack.path} was sealed, and its seal cannot be seen now",
-                hint="the mount hides it, or somebody deleted it: look at the directory",
-            )
+            raise _seal_hidden(rack)
         return seal
 
     def seal(self, rack: Rack) -> RackSeal | NotDue:
@@ -315,11 +320,13 @@ class Sealer:
         return self._read(rack)
 
     def _begin_and_list(self, rack: Rack) -> list[Bag] | None:
-        """Make the prelock, then list; None if there is a seal already."""
+        """Make the prelock, then list; None if there is a seal already. Raises TryAgain for what only a seal allows."""
         self._storage.ensure_marker(f"{rack.path}/{PRELOCK}")
         names = self._storage.list_afresh(rack.path) or []
         if SEAL in names:
             return None
+        if PACK in names or RETAINED in names:
+            raise _seal_hidden(rack)  # its bags' directories are gone: a seal of those would hide what they held
         found = [bag for name in names if (bag := self._grid.parse_bag(rack, name)) is not None]
         return sorted(found, key=lambda bag: bag.name)
 
@@ -352,6 +359,14 @@ class Sealer:
             self._kept.pop(next(iter(tuple(self._kept))), None)
         self._kept[rack.path] = seal  # immutable: never stale
         return seal
+
+
+def _seal_hidden(rack: Rack) -> TryAgain:
+    return TryAgain(
+        "seal-hidden",
+        f"{rack.path} was sealed, and its seal cannot be seen now",
+        hint="the mount hides it, or somebody deleted it: look at the directory, restore it from a copy of the tree",
+    )
 
 
 class Contents(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from tests.support.bags import T0, Node, witness
 from tests.support.racks import FILES, MESSAGES, SealedRack
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
-from timeagent.errors import Damaged, Environment
+from timeagent.errors import Damaged, Environment, TryAgain
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
@@ -302,6 +302,25 @@ def test_one_turn_of_retention_deletes_as_many_packs_as_it_may(most: int) -> Non
     retention = sealed.retention()
     assert [each.rack for each in retention.turn(most)] == racks[:most]
     assert [each.rack for each in retention.turn(10)] == racks[most:]
+
+
+# Sealed again it would be a rack that nobody has written to, for ever: what its pack holds would be hidden.
+@pytest.mark.parametrize("delete", [False, True])
+def test_rack_that_was_packed_and_lost_its_seal_is_not_sealed_again(*, delete: bool) -> None:
+    sealed = SealedRack()
+    sealed.packer().pack(sealed.rack)
+    if delete:
+        sealed.node.time.advance(2 * DAY)
+        sealed.retention().turn(1)
+    seal = sealed.storage.read(f"{sealed.rack.path}/{SEAL}")
+    assert seal is not None
+    sealed.storage.unlink(f"{sealed.rack.path}/{SEAL}")
+    with pytest.raises(TryAgain, match="was sealed, and its seal cannot be seen"):
+        sealed.process().sealer.seal(sealed.rack)
+    assert SEAL not in sealed.names()
+    sealed.storage.publish(f"{sealed.rack.path}/{SEAL}", seal, "tmp")
+    if not delete:
+        assert settled(sealed) == MESSAGES
 
 
 def test_deleted_rack_is_told_from_one_that_lost_a_bag() -> None:

@@ -322,6 +322,10 @@ class ClosedBags:
                     return
             yield ClosedBag(bag, lock)
 
+    def forget(self, rack: Rack) -> None:
+        """Ask for the bags of a rack anew: it may have been sealed since, and given up, and then its seal says so."""
+        self._known.pop(rack.path, None)
+
     def _of_rack(self, rack: Rack, start: Instant, end: Instant, gone: Stretches) -> Iterator[ClosedBag]:
         found = self._names(rack, start, end)
         if not isinstance(found, list):

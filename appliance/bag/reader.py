@@ -228,9 +228,10 @@ class Reader:
         named = RecordNumbers(closed.lock.trust_number, closed.lock.policy_number)
         try:
             accepted = self._accepted(closed.bag, self._closed.files.pieces(closed.bag, closed.lock, only), named)
-        except Damaged:
+        except (Damaged, TryAgain) as problem:
             rack = closed.bag.rack
-            seal = self._authority.sealer.sealed(rack)
+            self._closed.forget(rack)
+            seal = self._authority.sealer.sealed(rack) if isinstance(problem, Damaged) else None
             if seal is not None and retained(self._storage, rack, seal):  # since it was looked up
                 raise TryAgain("given-up", f"{rack.path} was given up while it was read", hint="read again") from None
             raise

@@ -8,14 +8,16 @@ import pytest
 
 from appliance.bag import closedbags, packer
 from appliance.bag.packer import PackState
+from appliance.bag.reader import Level
 from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK
-from tests.support.bags import Node
+from tests.support.bags import T0, Node
 from tests.support.mutants import Mutant, check_noticed, plant
 from tests.support.racks import MESSAGES, SealedRack
+from tests.support.readings import fill, fresh_node, seal_all
 from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.errors import BadRequest, Damaged, TryAgain
-from timeagent.units import DAY
+from timeagent.units import DAY, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +130,29 @@ def test_reader_under_whom_a_rack_is_packed_reads_on() -> None:
         if slow.calls < packed_at:
             break
     assert packed_at > 10
+
+
+# Whoever reads the same stretch again days later knew its bags from before the rack was sealed.
+@pytest.mark.parametrize("level", [Level.SETTLED, Level.STALE_OK])
+def test_reader_that_knew_the_bags_of_a_rack_is_told_that_they_are_gone(level: Level) -> None:
+    node = fresh_node()
+    fill(node, [(second, "n1", b"a" * 8, [0]) for second in range(8)])
+    node.time.midpoint_ns = T0 + 10 * SECOND
+    process = node.again()
+    process.horizon.settle(T0 + 6 * SECOND)
+
+    def read() -> list[int]:
+        return [len(batch) for batch in process.reader.batches(until_ns=T0 + 6 * SECOND - 1, level=level)]
+
+    assert read() == [1] * 6
+    seal_all(node)
+    packer.Packer(node.context, node.grid, node.sealer).pack(node.grid.rack(T0))
+    node.time.advance(2 * DAY)
+    assert len(packer.Retention(node.context, node.grid, DAY).turn(10)) == 1
+    with pytest.raises(TryAgain, match="read on from where it stopped: what retention gave up is named then"):
+        read()
+    with pytest.raises(BadRequest, match="was given up"):
+        read()
 
 
 # The mark alone proves nothing: a bag that stands there with its lock lost its file by somebody's hand.

@@ -215,7 +215,7 @@ class ListedFiles:
         if pack is None:
             return None
         if len(self._packs) >= _PACKS_KEPT:
-            self._packs.pop(next(iter(self._packs)))
+            self._packs.pop(next(iter(tuple(self._packs))), None)
         self._packs[rack.path] = pack
         return pack
 
@@ -361,6 +361,6 @@ class ClosedBags:
         found = self.there(rack, start, end)
         if isinstance(found, list):
             if len(self._known) >= _RACKS_KEPT:
-                self._known.pop(next(iter(self._known)))
+                self._known.pop(next(iter(tuple(self._known))), None)
             self._known[rack.path] = start, end, found
         return found

@@ -196,6 +196,32 @@ def test_seal_that_was_seen_and_is_hidden_is_not_taken_as_absent(node: Node) -> 
     assert sealer.sealed(node.grid.next_rack(newest)) is None
 
 
+# A session's readers are shared by its threads: what one throws out, another has thrown out just before.
+@pytest.mark.parametrize("packed", [False, True])
+def test_threads_that_make_room_at_once_do_not_hinder_each_other(
+    monkeypatch: pytest.MonkeyPatch, *, packed: bool
+) -> None:
+    class Shared[V](dict[str, V]):
+        def pop(self, key: str, *default: V) -> V:  # type: ignore[override]
+            super().pop(key, None)
+            return super().pop(key, *default)
+
+    for bound, value in (("_ONE_BY_ONE_MAX", 0), ("_RACKS_KEPT", 1), ("_PACKS_KEPT", 1)):
+        monkeypatch.setattr(f"appliance.bag.closedbags.{bound}", value)
+    node = fresh_node()
+    expected = fill(node, [(second, "n1", b"a" * 8, [0]) for second in (1, 10)])
+    node.time.midpoint_ns = T0 + 14 * SECOND
+    node.horizon.settle(T0 + 11 * SECOND)
+    if packed:
+        seal_all(node)
+        for start in RACKS[:2]:
+            pack_rack(node, node.grid.rack(start))
+    reader = node.again().reader
+    monkeypatch.setattr(reader._closed, "_known", Shared())
+    monkeypatch.setattr(reader._closed.files, "_packs", Shared())
+    assert [message.timestamp_ns for message in reader.settled()] == [row[0] for row in expected]
+
+
 # Nothing was there to be given up: an empty rack is no gap.
 def test_sealed_rack_without_messages_is_not_gone() -> None:
     node = fresh_node()

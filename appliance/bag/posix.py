@@ -97,12 +97,12 @@ class PosixStorage:
             for name in names:
                 try:
                     os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                except OSError as problem:
-                    if problem.errno not in _ABSENT:
-                        raise
-                else:
-                    seen.append(name)
+                except FileNotFoundError:
+                    continue
+                seen.append(name)
         except OSError as problem:
+            if problem.errno == errno.ESTALE:  # the directory itself went away: that says nothing of its names
+                return None
             raise self._refused("open", directory, problem) from problem
         finally:
             os.close(descriptor)

@@ -293,6 +293,23 @@ def test_stale_handle_means_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert storage.ensure_marker("a/x") is False
 
 
+# What was opened is no directory any more: that no name is in it says nothing of the one that stands there now.
+@pytest.mark.parametrize(("number", "seen"), [(errno.ENOENT, frozenset()), (errno.ESTALE, None)])
+def test_name_in_a_directory_that_went_away_under_the_look_is_not_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, seen: frozenset[str] | None
+) -> None:
+    storage = PosixStorage(tmp_path)
+    storage.ensure_directory("a")
+
+    def gone(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", gone)
+        found = storage.look("a", ("x",))
+    assert found == seen
+
+
 def test_mount_hides_a_name_until_its_directory_is_opened() -> None:
     server = MemoryStorage()
     server.ensure_directory("a")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack, parse_data_name
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack
 from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
@@ -163,9 +163,8 @@ class Packer:
                 raise
             return False
         # Data first: who finds the directory half empty finds its prelock and lock, which send it to the seal.
-        for name in names:
-            if parse_data_name(name) is not None:
-                self._storage.unlink(f"{bag.path}/{name}")
+        for name in self._grid.data_of(names):
+            self._storage.unlink(f"{bag.path}/{name}")
         for name in (PRELOCK, LOCK):
             if name in names:
                 self._storage.unlink(f"{bag.path}/{name}")

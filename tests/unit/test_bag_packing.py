@@ -117,12 +117,14 @@ def test_bad_pack_in_place_costs_no_bag(spoil: Callable[[bytes], bytes]) -> None
     assert sealed.storage.files == before
 
 
-def test_files_of_other_people_stay_with_their_directory() -> None:
+# A file as a log of the other kind has it is one of theirs.
+@pytest.mark.parametrize("name", ["notes.txt", f"n1.{b'i'.hex() * 8}.00000001.log"])
+def test_files_of_other_people_stay_with_their_directory(name: str) -> None:
     sealed = SealedRack()
     bag = sealed.files[0].bag
-    sealed.storage.publish(f"{bag.path}/notes.txt", b"mine", "tmp")
+    sealed.storage.publish(f"{bag.path}/{name}", b"mine", "tmp")
     assert sealed.packer().pack(sealed.rack).left == (bag.path,)
-    assert sealed.storage.list_afresh(bag.path) == ["notes.txt"]
+    assert sealed.storage.list_afresh(bag.path) == [name]
     assert settled(sealed) == MESSAGES
 
 

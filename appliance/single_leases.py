@@ -43,7 +43,7 @@ NO_PROCESS: Final = 0
 _log = logging.getLogger(__name__)
 
 ASK_AGAIN_NS: Final[Span] = 250 * MS
-"""How soon a shard is asked again that does not answer, while there is time."""
+"""How soon a shard is asked again that does not answer, or lets nobody wait, while there is time."""
 
 
 class ByHand:
@@ -113,7 +113,7 @@ class ByHand:
         age = wire.Age(first_try_ns=time.now().midpoint, request_id=name)
         same = {"request_id": name, "domain": domain, "mode": mode, "phase": Phase.HELD, "holder": holder, "age": age}
         while True:
-            asked_at = time.now()
+            asked_at, asked_boot_ns = time.now(), time.boot_ns()
             try:
                 reply = self._termed(
                     wire.Acquire,
@@ -137,6 +137,8 @@ class ByHand:
             assert isinstance(reply, wire.Denied), reply
             if time.boot_ns() >= until:
                 raise TryAgain("busy", denial_text(reply), hint="allow more time: --wait")
+            if time.boot_ns() < asked_boot_ns + wait:
+                time.sleep(ASK_AGAIN_NS)  # it did not wait: its queue is full
 
     def _outlive_earlier_holders(self, witness: Witness, term_ns: Span, until_boot_ns: int) -> Witness:
         """Wait until no earlier holder can believe any more that it has the domain, and keep the lease meanwhile."""

@@ -371,6 +371,21 @@ def test_watching_says_that_a_lease_is_over_when_it_has_expired(say: Say) -> Non
 
 
 @pytest.mark.usefixtures("node")
+def test_shard_whose_queue_is_full_is_not_asked_without_pause(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("acquire", "a")
+    asked, calls = ByHand._asked, []
+
+    def counted(self: ByHand, *arguments: Any, **more: Any) -> Any:  # noqa: ANN401 - whatever it takes
+        calls.append(arguments)
+        return asked(self, *arguments, **more)
+
+    monkeypatch.setattr(ByHand, "_asked", counted)
+    monkeypatch.setattr("appliance.lease.waiting.QUEUE_MAX", 0)
+    assert say("acquire", "a", "--wait", "700ms", status=75).out == ""
+    assert 1 < len(calls) < 8
+
+
+@pytest.mark.usefixtures("node")
 def test_watching_is_left_by_an_interrupt_as_every_watch_is(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     inspect, looks = ShardRoutes.inspect, []
 

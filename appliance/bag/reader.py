@@ -425,7 +425,8 @@ class Follower:
                     yield chosen
         finally:
             self.position = reading.position
-            self.gone += reading.gone
+            # What lies above is met again.
+            self.gone += [each for each in reading.gone if each.end_ns <= self.position.timestamp_ns]
 
     def _unseen(self, batch: MessageBatch) -> MessageBatch:
         """Return what stands above all that was handed out, and count what a bag gained below it."""

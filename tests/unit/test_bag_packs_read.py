@@ -8,7 +8,7 @@ import pytest
 
 from appliance.bag.closedbags import open_packed
 from appliance.bag.message import START, before
-from appliance.bag.reader import Level
+from appliance.bag.reader import Follower, Level
 from appliance.formats.closed import PACK
 from appliance.formats.paths import SEAL
 from tests.support.bags import POLICY, T0, Node
@@ -19,6 +19,8 @@ from timeagent.units import INSTANT_MAX, MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from timeagent.units import Instant, Span
 
 FLUSHES = [(second, f"n{second % 2}", b"a" * 8, [0, 1, 5]) for second in (0, 1, 1, 4, 9, 10, 12, 21)]
 RACKS = [T0 + n * POLICY.rack_ns for n in range(3)]
@@ -194,6 +196,24 @@ def test_seal_that_was_seen_and_is_hidden_is_not_taken_as_absent(node: Node) -> 
     with pytest.raises(TryAgain, match="was sealed"):
         sealer.sealed(newest)
     assert sealer.sealed(node.grid.next_rack(newest)) is None
+
+
+# What is behind it cannot be read yet, and is asked for again and again.
+def test_follower_names_a_stretch_that_is_gone_once(node: Node) -> None:
+    for start in RACKS[:2]:
+        pack_rack(node, node.grid.rack(start))
+    del files(node)[f"{node.grid.rack(RACKS[0]).path}/{PACK}"]
+    seal = files(node).pop(f"{node.grid.rack(RACKS[1]).path}/{SEAL}")
+    looks = iter(range(3))
+
+    def wait(_span: Span, _horizon: Instant) -> None:
+        if next(looks) == 1:
+            files(node)[f"{node.grid.rack(RACKS[1]).path}/{SEAL}"] = seal
+
+    follower = Follower(node.again().reader, wait, gone_ok=True)
+    assert next(follower.batches()).parts[0].first_ns > RACKS[1]
+    assert next(looks) == 2
+    assert [(each.start_ns, each.end_ns) for each in follower.gone] == [(RACKS[0], RACKS[1])]
 
 
 # A session's readers are shared by its threads: what one throws out, another has thrown out just before.

@@ -94,6 +94,8 @@ class NodeWriterClient:
             answer = answers.get(timeout=patience_ns / SECOND)
         with self._lock:
             del link.calls[number]
+        if answer is None and link.broken:
+            return Doubt("the node's writer hung up before it answered", link.incarnation)
         if answer is None:
             self._silent_until_ns = self._time.boot_ns() + SILENCE_NS
             return Doubt(f"the node's writer said nothing for {span_text(patience_ns)}", link.incarnation)

@@ -313,7 +313,13 @@ class SessionLeases:
     def _let_go_of_lost(self, session_lease: SessionLease) -> None:
         """Give second halves back whose leases are lost: renewed, they are kept from everybody. Raises BadTime."""
         with self._keeper.lock:
-            lost = [each for each in session_lease.leases.values() if each.first is not None and each.first.loss]
+            lost = [
+                half
+                for half in session_lease.leases.values()
+                if half.first is not None
+                and (loss := half.first.loss) is not None
+                and loss.reason is not LossReason.RECALLED  # that is given back already, with a word
+            ]
             for half in lost:  # without a word: what was written under it may be under way yet
                 name = half.correlation_id
                 del session_lease.leases[name]

@@ -600,6 +600,22 @@ def test_lease_that_is_kept_as_it_moves_is_heard_of_at_its_new_shard(site: Movin
     rival.acquire("d", timeout_s=0, record_only=True)
 
 
+# Its session lease is renewed by another thread, before it is given back with its watermark.
+def test_second_half_of_a_lease_that_is_recalled_is_not_given_back_without_a_word(site: MovingSite) -> None:
+    session, rival = site.session(session_leases=True), site.session()
+    (lease,) = session.acquire("d", timeout_s=0, recall="relinquish")
+    site.both()
+    site.renews(session)
+    site.renews(session)
+    assert len(lease.halves()) == 2
+    lease.on_lost(lambda _: site.renews(session))
+    with pytest.raises(TryAgain):
+        rival.acquire("d", timeout_s=0)
+    session.renew_due()
+    assert lease.ended == "recalled"
+    rival.acquire("d", timeout_s=0)
+
+
 # Its other half is renewed meanwhile.
 def test_lease_is_unknown_while_the_shard_of_its_second_half_does_not_answer(site: MovingSite) -> None:
     session = site.session()

@@ -238,8 +238,8 @@ MUTANTS: dict[str, Fault] = {
     "somebody has to get on with what nobody uses": (
         recalls,
         "keep_unused",
-        "replace(lease, recall_listeners=(), loss_listeners=(), progress_within_ns=None)",
-        "replace(lease, recall_listeners=(), loss_listeners=())",
+        "replace(lease, recall_listeners=(), loss_listeners=(), progress_within_ns=None, asking=None)",
+        "replace(lease, recall_listeners=(), loss_listeners=(), asking=None)",
         session_tests.test_nobody_has_to_get_on_with_what_nobody_uses,
     ),
     "a lease is kept while an attempt under it is undecided": (

@@ -95,7 +95,7 @@ def tree_of(domain: str) -> str:
 PORT: Final = 7420
 """The port that a node listens at where none is named."""
 
-_HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_HOST: Final = re.compile(r"(?!.*(?:\.\.|[^.]{64}))[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _V6: Final = re.compile(r"[0-9A-Fa-f:.]{2,45}")
 
 

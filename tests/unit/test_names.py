@@ -83,6 +83,7 @@ def test_path_hashes_by_its_root_and_any_other_name_whole(domain: str, tree: str
         ("127.0.0.1:9", Address("127.0.0.1", 9)),
         ("alpha.example:65535", Address("alpha.example", 65535)),
         ("alpha", Address("alpha", PORT)),
+        (f"a.{'b' * 63}:1", Address(f"a.{'b' * 63}", 1)),
         ("[::1]:7", Address("::1", 7)),
         ("[fe80::7]", Address("fe80::7", PORT)),
     ],
@@ -110,6 +111,8 @@ def test_address_is_read_and_written(text: str, address: Address) -> None:
         "a b:1",
         "a:٣",
         "-a:1",
+        "a..b:1",  # no resolver takes such a name, and Python's says so by an error that is none of a connection's
+        f"{'a' * 64}.b:1",
     ],
 )
 def test_what_is_no_address_is_refused_by_name(text: str) -> None:

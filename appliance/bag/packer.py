@@ -33,7 +33,7 @@ from ..formats.closed import PACK, PackMaker
 from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
 from .closing import Sealer
 from .logs import racks_there
-from .ports import NOT_A_DIRECTORY, BagContext, Published
+from .ports import NOT_A_DIRECTORY, PATH_ABSENT, BagContext, Published
 
 _RESTORE: Final = "restore it from a copy of the tree: until then this rack is not packed, and nothing of it is deleted"
 
@@ -123,8 +123,12 @@ class Packer:
         return [bag for name in names if (bag := self._grid.parse_bag(rack, name)) is not None]
 
     def _publish(self, rack: Rack, maker: PackMaker) -> bool:
-        """Make the pack; false if one was there first, which holds the same. Raises _Vanished, Damaged."""
-        published = self._storage.publish_stream(f"{rack.path}/{PACK}", self._bytes(rack, maker), self._tmp)
+        """Make the pack; false if one was there first, which holds the same. Raises _Vanished, Damaged, Environment."""
+        path = f"{rack.path}/{PACK}"
+        published = self._storage.publish_stream(path, self._bytes(rack, maker), self._tmp)
+        if published is Published.ABSENT:
+            what = f"{rack.path}, or what was prepared in {self._tmp}, went away before {path} was linked"
+            raise Environment(PATH_ABSENT, what, hint="see who deletes there")
         return published is Published.WON
 
     def _bytes(self, rack: Rack, maker: PackMaker) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import pytest
 
 from appliance.bag.closedbags import open_packed, retained
 from appliance.bag.packer import NotPacked, OldPack, PackReport, PackState
+from appliance.bag.ports import Published
 from appliance.bag.writing import Committed, NotCommitted
 from appliance.formats.birth import BagKind
 from appliance.formats.closed import PACK
@@ -20,7 +21,7 @@ from timeagent.errors import Damaged, Environment, TryAgain
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 def settled(sealed: SealedRack) -> list[bytes]:
@@ -115,6 +116,23 @@ def test_bad_pack_in_place_costs_no_bag(spoil: Callable[[bytes], bytes]) -> None
     with pytest.raises(Damaged):
         sealed.packer().pack(sealed.rack)
     assert sealed.storage.files == before
+
+
+# Whoever cleans tmp takes the file before it is linked: the rack has all that it had, and nobody gave it up.
+def test_pack_that_goes_before_it_is_linked_is_no_rack_that_was_given_up() -> None:
+    class Cleaned(WrappedStorage):
+        def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+            assert list(chunks)
+            assert path.endswith(PACK)
+            assert tmp
+            return Published.ABSENT
+
+    sealed = SealedRack()
+    with pytest.raises(Environment, match="went away") as caught:
+        sealed.packer(Cleaned(sealed.storage)).pack(sealed.rack)
+    assert caught.value.hint
+    assert sealed.packer().pack(sealed.rack).state is PackState.PACKED
+    assert settled(sealed) == MESSAGES
 
 
 # A file as a log of the other kind has it is one of theirs.

@@ -40,7 +40,7 @@ from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .asking import Obstacle, given_up_for, raise_final
 from .held import Keeper, Lease
-from .session_leases import SessionLeases, above_of, answer_text, is_as_by, is_due, joined, take_answer
+from .session_leases import Renewal, SessionLeases, above_of, answer_text, is_as_by, is_due, joined, take_answer
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ class Leasing:
             self.session_leases.renew(session_lease)
         alone = [lease for lease in attempt.taken if lease.session_lease is None]
         due = [lease for lease in alone if is_due(lease, latest, self._policy)]
-        for lease, result in self._renewed(due, attempt.map.number):
+        for lease, _, result in self._renewed(due, attempt.map.number):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
             elif not isinstance(result, LeaseUnavailable):
@@ -322,7 +322,7 @@ class Leasing:
                 raise given_up_for(result, timeout_ns)
             deadline.pause(self._random)
 
-    def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
+    def renew(self, leases: Sequence[Lease]) -> list[Renewal]:
         """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime.
 
         A lease whose domain moves is taken from the shard that comes first. What is not held as the newest map says,
@@ -341,17 +341,18 @@ class Leasing:
         answers = self._renewed(ready, newest.number)
         late = {
             lease
-            for lease, result in answers
+            for lease, _, result in answers
             if isinstance(result, LeaseUnavailable) and result.code == wire.MAP_NOT_YET
         }
         again = [each for each in leases if each in late or (each not in ready and newest.before is not None)]
         return [each for each in answers if each[0] not in late] + self._renewed(again, newest.number - 1)
 
-    def _renewed(self, leases: Sequence[Lease], map_number: int) -> list[tuple[Lease, Result]]:
-        answers: list[tuple[Lease, Result]] = []
+    def _renewed(self, leases: Sequence[Lease], map_number: int) -> list[Renewal]:
+        answers: list[Renewal] = []
         for term_ns in sorted({lease.term_ns for lease in leases}):
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
                 news = {lease.correlation_id: own for lease in group if (own := lease.unsaid()) is not None}
+                names = [lease.correlation_id for lease in group]
                 results = self._keeper.client(shard).renew(
                     group,
                     term_ns=term_ns,
@@ -360,10 +361,10 @@ class Leasing:
                     give_up_ns=self._first_end(group),
                     map_number=map_number,
                 )
-                for lease, result in zip(group, results, strict=True):
+                for lease, name, result in zip(group, names, results, strict=True):
                     if isinstance(result, LeaseGranted) and lease.correlation_id in news:
                         lease.told = news[lease.correlation_id]
-                    answers.append((lease, result))
+                    answers.append((lease, name, result))
         return answers
 
     def _first_end(self, leases: Iterable[Lease]) -> Instant | None:

@@ -14,13 +14,13 @@ from threading import Event, Lock, Thread, Timer
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockLook, LeaseGranted, Result
+from appliance.lease.client import ClockLook, LeaseGranted
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND, Instant, Span
 
 from .endings import LossReason
 from .held import Keeper, Lease, SessionLease
-from .session_leases import SessionLeases, is_due, period_ns, take_answer, take_note
+from .session_leases import Renewal, SessionLeases, is_due, period_ns, take_answer, take_note
 
 if TYPE_CHECKING:
     from ..bag.ports import Parallel  # its threads are for those who open a cluster
@@ -39,7 +39,7 @@ class LeaseRenewer:
     def __init__(
         self,
         keeper: Keeper,
-        renew: Callable[[list[Lease]], list[tuple[Lease, Result]]],
+        renew: Callable[[list[Lease]], list[Renewal]],
         session_leases: SessionLeases,
         parallel: Parallel,
     ) -> None:
@@ -92,7 +92,7 @@ class LeaseRenewer:
         finally:
             self._losses.tell()
 
-    def _renew(self, due: list[Lease | SessionLease]) -> list[tuple[Lease, Result]]:
+    def _renew(self, due: list[Lease | SessionLease]) -> list[Renewal]:
         """Renew what is due with one shard. Raises BadTime."""
         for each in due:
             if isinstance(each, SessionLease):
@@ -130,18 +130,17 @@ class LeaseRenewer:
             return False
         return True
 
-    def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
+    def _apply(self, answers: Iterable[Renewal]) -> None:
         with self._keeper.lock:
-            for asked, answer in answers:
+            for asked, name, answer in answers:
                 lease = asked.standing()
-                match answer:
-                    case LeaseGranted() if answer.witness.correlation_id == lease.correlation_id:
-                        take_answer(self._keeper, lease, answer)
-                        lease.trouble = None
-                    case LeaseGranted():
-                        pass  # its lease has gone on with the other half meanwhile
-                    case _:
-                        take_note(lease, answer, f"renewal-unanswered domain={lease.domain}")
+                if lease.correlation_id != name:
+                    continue  # it has gone on with the other half meanwhile, and this is about the first
+                if isinstance(answer, LeaseGranted):
+                    take_answer(self._keeper, lease, answer)
+                    lease.trouble = None
+                else:
+                    take_note(lease, answer, f"renewal-unanswered domain={lease.domain}")
 
     def _expiring(self) -> list[Lease | SessionLease]:
         """Return what runs out by itself unless it is renewed, and has not."""

@@ -38,6 +38,10 @@ def answer_text(answer: Result | SessionResult) -> str:
     return f"code={type(answer).__name__}"
 
 
+type Renewal = tuple[Lease, bytes, Result]
+"""A lease, the correlation id by which it was asked for then, and the answer."""
+
+
 def take_note(each: Lease | SessionLease, answer: Result | SessionResult, event: str) -> None:
     """Take note of an answer that renewed nothing: it is over, or runs towards its end. ``event``: for the log."""
     match answer:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.bag.writing import Committed, Unknown
-from appliance.formats.lease import Mode
+from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended, Half
 from appliance.lease import ceiling
@@ -499,6 +499,28 @@ def test_renewal_goes_on_while_another_ends_the_move(
     site.renews(session)
     assert (lease.shard, lease.second, lease.ended) == (NEW, None, None)
     lease.check()
+
+
+# The shard that left knows nothing of it any more, which says nothing of the half that it is held by.
+def test_answer_about_the_first_half_that_comes_late_ends_no_lease_that_has_gone_on(
+    site: MovingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, way = site.session(), site.transport(OLD)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+
+    def answers_late(requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        monkeypatch.undo()
+        site.after()
+        session.renew_due()  # as another thread does
+        assert lease.shard == NEW
+        return [Over(each.request_id, LeaseOutcome.UNKNOWN, None) for each in requests if isinstance(each, Renew)]
+
+    monkeypatch.setattr(way, "call", answers_late)
+    site.renews(session)
+    assert (lease.shard, lease.ended) == (NEW, None)
+    assert lease.outlook().state == "held"
 
 
 class SeenOnce(Lease):

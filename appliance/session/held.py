@@ -416,7 +416,8 @@ class Lease:
     def lose(self, ended: str, reason: LossReason, revoked: Revoked | None = None) -> None:
         """Be over, against the holder's will. What has ended before stays what it is."""
         if self.first is not None:
-            self.first.lose(ended, reason, revoked)
+            if self.first.second is self:  # else its lease has gone on without it
+                self.first.lose(ended, reason, revoked)
         elif self.ended is None:
             self.ended = ended
             self.loss = Loss(self, reason, ended, None if revoked is None else revoked.by)

@@ -19,6 +19,7 @@ from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, 
 from appliance.lease.wire import Acquire, Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
 from appliance.session import held
 from appliance.session.endings import LossReason
+from appliance.session.endings import LossReason
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.mutants import Mutant, check_noticed
@@ -521,6 +522,25 @@ def test_answer_about_the_first_half_that_comes_late_ends_no_lease_that_has_gone
     site.renews(session)
     assert (lease.shard, lease.ended) == (NEW, None)
     assert lease.outlook().state == "held"
+
+
+def test_half_that_a_lease_has_gone_on_without_ends_nothing(site: MovingSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    half = lease.second
+    assert half is not None
+    site.after()
+    site.renews(session)
+    site.moves_on()
+    site.renews(session)
+    assert lease.second not in (half, None)
+    half.lose("expired", LossReason.EXPIRED)  # by an answer that was long on its way
+    assert lease.ended is None
+    assert lease.second is not None
+    lease.second.lose("expired", LossReason.EXPIRED)
+    assert lease.ended == "expired"
 
 
 class SeenOnce(Lease):

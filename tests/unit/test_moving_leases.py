@@ -19,7 +19,6 @@ from appliance.lease.ceiling import Beginning, CeilingChain, Extended, InDoubt, 
 from appliance.lease.wire import Acquire, Granted, Inspect, LeasePage, Over, Renew, Revoke, Unavailable, Upgrade
 from appliance.session import held
 from appliance.session.endings import LossReason
-from appliance.session.endings import LossReason
 from appliance.session.held import Lease
 from tests.support.cluster import HandSite
 from tests.support.mutants import Mutant, check_noticed

@@ -1,9 +1,10 @@
 """Who goes on after a restart has all that was left, on the same boot, and alone; a restart in order loses no lease.
 
 What is left is found once on each machine, and gone on with once at all: not by a cloned machine too. It is what it
-was, by the same map, or by a newer one that it leaves with, which it looks for where its right had lapsed. The first
-that is signed afterwards is not before the last that was signed before. Where nothing happens but restarts in order,
-and moves, each of them is gone on with, and no holder of a lease for a full term loses it (a move: ``unmoved.py``).
+was, by the same map, or by a newer one in which it stays or leaves, which it looks for where its right had lapsed. The
+first that is signed afterwards is not before the last that was signed before. Where nothing happens but restarts in
+order, and moves, each of them is gone on with, and no holder of a lease for a full term loses it (a move:
+``unmoved.py``).
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def _the_same(before: LeftState, after: LeftState) -> Iterator[str]:
         yield f"{which} under another incarnation"
     if after.signed_ns < before.signed_ns:
         yield f"{which}, and signs at {after.signed_ns} after {before.signed_ns}"
-    (number, half, alone), (known, _, said) = after.going, before.going
-    if after.going != before.going and not (number > known and half is Half.LEAVING and alone >= said):
+    (number, half, alone), (known, was, said) = after.going, before.going
+    if after.going != before.going and not (number > known and half in (was, Half.LEAVING) and alone >= said):
         yield f"{which} by {after.going}, and was left by {before.going}"
     yield from _compared(f"{which} with another state of domain", before.domains, after.domains)
     yield from _compared(f"{which} with another state of session lease", before.sessions, after.sessions)

@@ -94,7 +94,9 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "outlives": outlives.check,
 }
 
-TRUE_TIME = (overlap.check, revoked.check, handed.check, due.check, patient.check, homes.check, blocked.check)
+TRUE_TIME = (
+    overlap.check, revoked.check, handed.check, due.check, patient.check, homes.check, blocked.check, bounded.check,
+)  # fmt: skip
 """Those who rely on clocks that keep their bounds."""
 
 

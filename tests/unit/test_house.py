@@ -252,7 +252,9 @@ def test_repository_calls_only_what_each_file_is_excused_for(repository: Path) -
 def test_make_names_every_target_that_says_what_it_does(repository: Path, tmp_path: Path) -> None:
     makefile = repository / "Makefile"
     shutil.copy(makefile, tmp_path)
-    told = subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
     targets = re.findall(r"^([a-z0-9-]+):.* ## ", makefile.read_text(encoding="utf-8"), re.MULTILINE)
     assert [line.split()[0] for line in told.splitlines()[1:]] == targets
     assert "test-s3" in targets

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,6 +138,7 @@ def test_terminal_is_shown_who_is_waited_for_and_a_pipe_is_not(site: Site, clust
         Semaphore(session, "gpu", 1) if words[0] == "--semaphore" else Election(session, "gpu"),
     ):
         near, far = os.openpty()
+        termios.tcsetwinsize(far, (24, 200))  # what does not go into a row is cut off
         waits = run(site, *words, "--", "true", wait="60s", stderr=far)
         os.close(far)
         shown = b""

@@ -303,7 +303,7 @@ def found(
         severity = Severity.ERROR
     elif verdict is Verdict.INDETERMINATE:
         severity = Severity.WARNING
-    about = title or rule.title, subject, explanation
+    about = title or rule.title, subject, str(explanation)  # what a marked str says, for a database takes no other
     return Finding(code, verdict or rule.verdict, severity, *about, tuple(evidence), tuple(_named(times)))
 
 

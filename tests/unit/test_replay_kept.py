@@ -30,6 +30,7 @@ from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
+from tests.fault_injection.faults_trust import ending
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
@@ -40,6 +41,7 @@ from tests.support.mutants import plant_in_text
 from tests.support.plain_timeline import Gathered, PlainTimeline, order
 from tests.support.shares import shares
 from timeagent.errors import BadRequest, Environment
+from timeagent.keys import Purpose
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -202,6 +204,14 @@ def test_every_planted_tree_is_the_same_from_a_database(tmp_path: Path, share: i
         tree = plants[0](tmp_path / str(number))
         memory, kept = both(tree.root, tmp_path / f"{number}.db")
         same(memory, kept.timeline, random.Random(number))
+
+
+def test_refused_ceiling_record_is_the_same_from_a_database(tmp_path: Path) -> None:
+    story = ending(tmp_path / "tree", "n1", Purpose.WITNESS)
+    story.shard.extend()
+    memory, kept = both(story.done().root, tmp_path / "index")
+    assert {each.code for each in kept.timeline.findings_until(2**62)} == {"ended-key"}
+    same(memory, kept.timeline, random.Random(5))
 
 
 @pytest.mark.verify

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -178,6 +179,11 @@ class FrameEvidence:
         head, name = held.head, held.witness.session_id
         run = (head.map_number, head.shard, head.incarnation, name)
         return [each for each in self.sessions if each.run == run]
+
+    def leases(self) -> Iterator[tuple[HeldWitness, bool]]:
+        """Yield a witness of each lease once, and whether that counts here without a half from a later chain."""
+        for held in {each.witness.correlation_id: each for each in reversed(self.witnesses)}.values():
+            yield held, self.part_of(held)[1] is not Half.LEAVING
 
     def part_of(self, held: HeldWitness) -> tuple[int, Half]:
         """Return by which map a lease is how much of one: as its session lease says, or itself where that is newer."""

@@ -7,7 +7,6 @@ the same in both and is not looked for.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -124,15 +123,14 @@ def judged_timeline(
     def judged(frame: JudgedFrame) -> None:
         findings.extend(_frame(frame, records, lens))
         event = frame.event
-        if event.listed is not False and frame.evidence.refusal is None:
+        if event.listed is not False and not frame.twice and frame.evidence.refusal is None:
             accepted, span = event.accepted_count if event.listed else 0, event.accepted_ns
-            first, last = span or (event.first_ns, event.last_ns)
+            figures = event.messages, accepted, *(span or (event.first_ns, event.last_ns))
             signed_ns = event.clock.latest_ns
-            use = Use(
-                event.where, event.messages, accepted, first, last, proven=True, settle_to_ns=0, signed_ns=signed_ns
-            )
-            for lease in event.leases:
-                uses.setdefault(lease, []).append(use)
+            for held, staying in frame.evidence.leases():
+                if held.refusal is None:
+                    use = Use(event.where, *figures, proven=True, settle_to_ns=0, signed_ns=signed_ns, staying=staying)
+                    uses.setdefault((held.witness.domain, held.witness.correlation_id), []).append(use)
 
     try:
         part = read_one_by_one(
@@ -196,10 +194,6 @@ def _leases(
         for lease in history.leases:
             lease.uses = uses.get((history.domain, lease.correlation_id), [])
             lease.endings = [_said(fact, lease, lens) for fact in lease.endings]
-        for earlier, later in itertools.combinations(history.by_map(), 2):
-            both = {use.where for lease in later.leases for use in lease.uses}
-            for lease in earlier.leases:
-                lease.uses = [replace(use, staying=use.staying and use.where not in both) for use in lease.uses]
         yield from check_domain(history, cluster)
 
 

@@ -88,6 +88,8 @@ class JudgedFrame:
     bag: Bag
     closed: SignedTime | None
     """The signed time of the bag's lock file."""
+    twice: bool
+    """Whether its bag has the same frame already."""
 
 
 @dataclass(slots=True)
@@ -374,7 +376,7 @@ class Facts:
             self._found.add(event)
         self._carried(evidence)
         if self._tell is not None:
-            self._tell(JudgedFrame(evidence, event, bag, told.token))
+            self._tell(JudgedFrame(evidence, event, bag, told.token, twice))
 
 
 def _fits(frame: FrameEvidence, bag: Bag, path: str) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.closed import LockFile
 from appliance.formats.framing import CHECKSUM_BYTES, FrameHead, Kind, piece_at
-from appliance.formats.witness import Half, SignedWitness, decode_entry
+from appliance.formats.witness import SignedWitness, decode_entry
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -202,8 +202,7 @@ class FrameJudge:
                 name = (held.head.incarnation, held.head.sequence, held.head_digest)
                 entry, position = held.signed.entry, held.signed.index
                 self._entries.add_one(domain, place, rank, name, entry, position=position, kind=OTHER)
-        # Under a lease of which it carries several witnesses it is written once.
-        for held in {each.witness.correlation_id: each for each in reversed(frame.witnesses)}.values():
+        for held, staying in frame.leases():
             self._uses.add_one(
                 held.witness.domain,
                 place,
@@ -218,7 +217,7 @@ class FrameJudge:
                 signed=signed,
                 sequence=head.sequence,
                 digest=digest if self._reading.hashed else bytes(32),
-                staying=frame.part_of(held)[1] is not Half.LEAVING,
+                staying=staying,
             )
 
     # By columns.

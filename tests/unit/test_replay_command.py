@@ -232,6 +232,19 @@ def test_lens_that_changes_nothing_finds_nothing(
     assert shown(capsys, tmp_path, "--drop-late")["findings"] == []
 
 
+# An append in doubt that was repeated: readers count it once, and so does its lease.
+@pytest.mark.parametrize("close", [False, True], ids=["open", "closed"])
+def test_lens_counts_equal_frames_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, close: bool) -> None:
+    story = Story(tmp_path)
+    lease, path = story.written()
+    story.tree.put(path.replace(".00000001.", ".00000002."), story.tree.get(path))
+    story.shard.end(lease)
+    if close:
+        story.done()
+    assert shown(capsys, tmp_path, "--shift", "n2=0s")["findings"] == []
+    assert shown(capsys, tmp_path, "--shift", "n2=1ns")["findings"] == []
+
+
 def test_shift_that_explains_a_finding_makes_it_vanish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     granted_while_held(tmp_path)
     fewer = shown(capsys, tmp_path, "--shift", "n1=+60s")["what_if"]["findings_fewer"]

@@ -49,7 +49,7 @@ from .columns.parts import (
 )
 from .evidence.finding import Evidence, Finding, found
 from .evidence.finding import in_order as once_each
-from .evidence.records import ClusterRecords, judge_strangers, known_until, load_records, missing_trust
+from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
 from .rules.bags import SealOrder
@@ -372,10 +372,8 @@ class _AuditRun:
         of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
         for token in chain((fact.token for fact in heads.values()), of_ceilings):
             whole.saw(token)
-        policy, policies = records.newest_policy, Policies(records.widest)
-        if policy:
-            policies = Policies(records.widest, policy.number, known_until(whole.policy_closed, policy.number))
-        coverage, closings = Coverage.of(index, policy, whole.latest), Closings(index.closings())
+        policies = Policies.of(records, whole.policy_closed)
+        coverage, closings = Coverage.of(index, records.newest_policy, whole.latest), Closings(index.closings())
         return cluster_facts(heads, ceilings, records, whole.ledgers, policies, coverage, closings)
 
     def _judged(self, cluster: ClusterFacts) -> tuple[list[Finding], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,7 @@ from ..evidence.finding import (
     found,
     latest_expiry_ns,
 )
+from ..evidence.records import ClusterRecords, known_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class Policies:
     """The newest one of the copy."""
     until_ns: Instant = INSTANT_MAX
     """Until when there surely was no newer one."""
+
+    @classmethod
+    def of(cls, records: ClusterRecords, closed: Mapping[int, Instant]) -> Policies:
+        """Return what a copy says. ``closed``: see ``known_until``."""
+        newest = records.newest_policy
+        return cls(records.widest, newest.number, known_until(closed, newest.number)) if newest else cls(records.widest)
 
     def judged(self, finding: Finding, signed_ns: Instant) -> Finding:
         """Return what is to be said of what no policy of the copy allows: unverifiable-policy where a later one may.

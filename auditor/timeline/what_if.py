@@ -37,7 +37,7 @@ from timeagent.units import INSTANT_MAX, rfc3339
 from ..columns.audit_file import temporary_database
 from ..columns.events import AS_IT_WAS, BagClosed, WhatIf
 from ..columns.index import Coverage, Index, Use
-from ..columns.parts import EvidenceSource, LedgersSeen, Part
+from ..columns.parts import EvidenceSource, Part
 from ..walk.bags import BagWalk
 from ..walk.facts import Facts, Gathering, JudgedFrame
 from ..walk.shards import ShardWalk
@@ -137,7 +137,7 @@ def judged_timeline(
             tree, records, signatures, told, evidence=True, lens=lens, judged=judged, progress=progress
         )
         index.take(part)
-        findings += _leases(index, records, part.ledgers, lens, uses)
+        findings += _leases(index, records, part, lens, uses)
     finally:
         index.close()
     writer = TimelineWriter(temporary_database())
@@ -175,18 +175,21 @@ def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterat
 
 
 def _leases(
-    index: Index, records: ClusterRecords, seen: LedgersSeen, lens: WhatIf, uses: Mapping[tuple[str, bytes], list[Use]]
+    index: Index, records: ClusterRecords, seen: Part, lens: WhatIf, uses: Mapping[tuple[str, bytes], list[Use]]
 ) -> Iterator[Finding]:
     heads = {
         name: replace(fact, token=lens.token(fact.head.node, fact.token)) for name, fact in head_facts(index).items()
     }
-    ceilings, policies = ceiling_chains(index), Policies(records.widest)
+    # What was signed before that, by a clock that had shown more, is seen as signed so much later.
+    ahead_ns = max([0, *lens.shifts.values()])
+    closed = {number: instant + ahead_ns for number, instant in seen.policy_closed.items()}
+    ceilings, policies = ceiling_chains(index), Policies.of(records, closed)
     for name, chain in ceilings.items():
         facts = [replace(fact, token=lens.token(fact.record.node, fact.token)) for fact in chain.facts]
         ceilings[name] = RecordedChain(name, facts)
     yield from check_heads(heads.values(), ceilings, policies)
     nothing = Coverage(Index(), 0)  # says nothing about what is not there: a lens takes nothing away
-    cluster = cluster_facts(heads, ceilings, records, seen, policies, nothing)
+    cluster = cluster_facts(heads, ceilings, records, seen.ledgers, policies, nothing)
     sessions = session_histories(index, cluster)
     domains = index.all_domains()
     for rows in (rows for bucket in index.buckets() for rows in index.rows_of(bucket, domains)):

@@ -13,7 +13,9 @@ import pytest
 from appliance.formats.birth import open_birth
 from appliance.formats.framing import Kind, pack
 from appliance.formats.stamped import Stamped
+from auditor.audit import audit
 from auditor.evidence.finding import RULES
+from auditor.evidence.tree import Tree
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
@@ -230,6 +232,20 @@ def test_lens_that_changes_nothing_finds_nothing(
 ) -> None:
     make(tmp_path)
     assert shown(capsys, tmp_path, "--drop-late")["findings"] == []
+
+
+# The copy was begun before the policy that allows it was published.
+def test_lens_accuses_nobody_whom_a_later_policy_may_allow_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    story = Story(tmp_path)
+    story.written()
+    number = story.tree.change_policy(lease_term_max_ns=20 * SECOND)
+    story.shard.grant("longer", story.writer, change={"expiry_ns": story.shard.ceiling_ns})
+    story.tree.remove(f"policy/{number:08x}")
+    assert {each.code for each in audit(Tree(tmp_path)).findings} == {"unverifiable-policy"}
+    told = shown(capsys, tmp_path, "--shift", "n2=0s")["findings"]
+    assert {each["code"] for each in told} == {"unverifiable-policy"}
 
 
 # An append in doubt that was repeated: readers count it once, and so does its lease.

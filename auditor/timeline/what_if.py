@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from auditor.evidence.finding import FORGED, Evidence, Finding, Times, found, in_order
+from auditor.evidence.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
@@ -30,6 +30,7 @@ from auditor.rules.history import (
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
 from auditor.rules.timestamps import judge_frame, stamp_after_frame
+from timeagent.console import counted
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, rfc3339
@@ -147,7 +148,9 @@ def judged_timeline(
         if said is not None and said.latest_ns < event.end_ns:
             reason = f"the bag was closed at {rfc3339(said.midpoint_ns)}, before its end at {rfc3339(event.end_ns)}"
             times: Times = {"the stamp": (said.earliest_ns, said.latest_ns), "the end": event.end_ns}
-            findings.append(found("premature-lock", event.where.path, reason, [event.where], times))
+            reason += f"; that made {counted(event.void_files, 'file')} void" if event.void_files else ""
+            verdict = Verdict.VIOLATION if event.void_files else None
+            findings.append(found("premature-lock", event.where.path, reason, [event.where], times, verdict=verdict))
     ordered = in_order(findings)
     keep_findings(writer.db, ordered)
     timeline = Timeline(writer.db)

@@ -22,7 +22,7 @@ from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.moving import moved_tree
 from timeagent.canonical import encode
 from timeagent.keys import Signer, public_line
-from timeagent.units import INSTANT_MAX, SECOND, rfc3339
+from timeagent.units import INSTANT_MAX, MS, SECOND, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,6 +246,25 @@ def test_lens_accuses_nobody_whom_a_later_policy_may_allow_it(
     assert {each.code for each in audit(Tree(tmp_path)).findings} == {"unverifiable-policy"}
     told = shown(capsys, tmp_path, "--shift", "n2=0s")["findings"]
     assert {each["code"] for each in told} == {"unverifiable-policy"}
+
+
+# Whoever closes a bag before its end breaks a rule by what came after only.
+@pytest.mark.parametrize("late", [False, True], ids=["nothing", "late"])
+def test_lens_says_of_a_bag_that_was_closed_too_early_what_that_made_void(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, late: bool
+) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    bag = story.grid.bag(story.tree.now_ns)
+    story.tree.nodes["n2"].time.advance(MS)
+    story.tree.close(bag)
+    if late:
+        story.writer.publish(story.grid, lease, bag=bag, commits=False)
+    story.shard.end(lease)
+    (told,) = (each for each in audit(Tree(tmp_path)).findings if each.code == "premature-lock")
+    found = shown(capsys, tmp_path, "--shift", "n1=0s")["findings"]
+    (by_lens,) = (each for each in found if each["code"] == "premature-lock")
+    assert by_lens["verdict"] == told.verdict.value == ("violation" if late else "ok")
 
 
 # An append in doubt that was repeated: readers count it once, and so does its lease.

@@ -91,7 +91,7 @@ class Connection:
     socket: socket.socket
     peer: Peer
     since_ns: int
-    """When something last moved: a whole call came in, or a part of an answer was read."""
+    """When something last moved: a call began to come in or was answered, or a part of an answer was read."""
     received: bytearray = field(default_factory=bytearray)
     """What is no whole frame yet."""
     unsent: bytearray = field(default_factory=bytearray)

@@ -287,11 +287,15 @@ class ShardServer(SocketLoop):
 
     def _receive(self, connection: Connection) -> bool:
         """Take what is there; False: nothing, or it has closed, and is dropped."""
+        begins = not connection.received
         try:
-            return connection.receive()
+            came = connection.receive()
         except OSError:
             self._drop(connection, "left")
             return False
+        if came and begins:
+            connection.since_ns = self.counts.looped_ns
+        return came
 
     def _send(self, connection: Connection) -> None:
         """Send what the socket takes; cut off who leaves too much unread."""

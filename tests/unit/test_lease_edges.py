@@ -327,6 +327,19 @@ def test_who_is_read_from_later_is_not_too_slow(serve: Serve) -> None:
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
+# Its connection has long stood still, in order: the time of a frame runs from its first byte.
+def test_frame_that_begins_after_a_pause_has_all_of_its_time(serve: Serve) -> None:
+    served = serve(ClientLimits(frame_ns=10 * SECOND))
+    line = served.line()
+    served.rounds(after_ns=60 * SECOND)
+    line.sendall(HELLO[:-1])
+    served.rounds(after_ns=SECOND)
+    served.rounds(after_ns=9 * SECOND)
+    line.sendall(HELLO[-1:])
+    served.rounds()
+    assert isinstance(served.told(line), Welcome)
+
+
 @pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
 def test_older_and_newer_version_are_refused_and_nothing_of_what_they_say_is_done(serve: Serve, version: int) -> None:
     served = serve(ClientLimits())

@@ -476,11 +476,13 @@ def encode_call(requests: list[Request]) -> bytes:
 
 
 def encode_answer(replies: Sequence[Reply | Encoded]) -> bytes:
-    """Return the frame of an answer."""
+    """Return the frame of an answer; where it were too long, that of a refusal: what was asked for is done."""
     parts = [each if type(each) is bytes else _encoder.encode(each) for each in replies]
     head = array_head(len(parts))
     size = len(head) + sum(map(len, parts))
-    assert size <= REPLY_FRAME_BYTES_MAX, f"an answer of {size} bytes to at most {REQUESTS_MAX} requests"
+    if size > REPLY_FRAME_BYTES_MAX:
+        why = f"an answer of {size} bytes exceeds the limit of {REPLY_FRAME_BYTES_MAX}"
+        return refusal("answer-too-large", why, "ask in several calls")
     return b"".join((_LENGTH.pack(size), head, *parts))
 
 

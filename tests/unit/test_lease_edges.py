@@ -13,6 +13,7 @@ import pytest
 from appliance.lease.connection import ClientLimits, Connection, Peer
 from appliance.lease.transport import SocketTransport, UnixTransport
 from appliance.lease.wire import (
+    LENGTH_BYTES,
     PROTOCOL_VERSION,
     REPLY_FRAME_BYTES_MAX,
     REQUEST_FRAME_BYTES_MAX,
@@ -20,6 +21,7 @@ from appliance.lease.wire import (
     Denied,
     Granted,
     Hello,
+    Inspect,
     Refused,
     Unavailable,
     Welcome,
@@ -109,6 +111,25 @@ def test_answer_longer_than_an_answer_may_be_is_not_read() -> None:
         there.sendall(head(REPLY_FRAME_BYTES_MAX + 1))
         with pytest.raises(Damaged, match="exceeds the limit"):
             transport._exchange(here, HELLO, clock.boot_ns() + SECOND)
+
+
+# 256 revocations may stand beside each renewal of one session lease, and a call holds a thousand.
+def test_who_asks_for_more_than_fits_in_an_answer_is_told_so_and_nobody_else_notices(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.lease.wire.REPLY_FRAME_BYTES_MAX", 4096)
+    served = serve(ClientLimits())
+    line, other = served.line(), served.line()
+    line.sendall(encode_call([acquire(served.world, f"d{n}") for n in range(20)]))
+    other.sendall(HELLO)
+    served.rounds()
+    (told,) = read_answer(line)
+    assert code(told) == "answer-too-large"
+    assert isinstance(served.told(other), Welcome)
+    transport = UnixTransport(served.path, SystemClock())
+    with pytest.raises(ShardUnavailable, match="exceeds the limit of 4096") as refused:
+        transport._replies(memoryview(encode_answer([told])[LENGTH_BYTES:]), [Inspect(after_domain="", leases_max=1)])
+    assert refused.value.hint == "ask in several calls"
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

@@ -155,10 +155,11 @@ class Connection:
     def send(self) -> int:
         """Send what the socket takes; return how many bytes it took. Raises OSError."""
         before = len(self.unsent)
+        most = _TLS_RECORD_BYTES if isinstance(self.socket, ssl.SSLSocket) else _SEND_BYTES
         try:
             while self.unsent:
                 # The same bytes again from the same place: what TLS asks of a write that is tried again.
-                sent = self.socket.send(memoryview(self.unsent)[:_SEND_BYTES].toreadonly())
+                sent = self.socket.send(memoryview(self.unsent)[:most].toreadonly())
                 del self.unsent[:sent]
         except (BlockingIOError, ssl.SSLWantWriteError):
             pass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from appliance.lease import tls
 from appliance.lease.connection import ClientLimits, Connection, Peer
 from appliance.lease.transport import SocketTransport, UnixTransport
 from appliance.lease.wire import (
@@ -30,7 +32,7 @@ from appliance.lease.wire import (
     encode_call,
 )
 from tests.support.loops import HandServer
-from tests.support.nodes import read_answer
+from tests.support.nodes import read_answer, tls_key
 from tests.support.shards import World, acquire
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
@@ -310,6 +312,24 @@ def test_reader_that_reads_a_little_has_its_time_anew(serve: Serve) -> None:
     assert connection.unsent
     served.rounds(after_ns=9 * SECOND)
     assert served.server.connections == 1
+
+
+# TLS says how much of a write has gone only once all of it has: a slow reader of a megabyte seemed to stand still.
+def test_what_a_reader_by_tls_has_taken_is_seen_record_by_record() -> None:
+    here, there = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(tls.client_context(tls_key("node-b")).wrap_socket, there)
+        with (
+            tls.server_context(tls_key("node-a")).wrap_socket(here, server_side=True) as writes,
+            reading.result() as reads,
+        ):
+            writes.settimeout(0)
+            connection = Connection(writes, Peer("node node-b"), 0)
+            connection.unsent += bytes(4 * 1024 * 1024)
+            assert connection.send() > 0
+            for _ in range(4):
+                reads.recv(16 * 1024)
+            assert connection.send() > 0
 
 
 def test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more(serve: Serve) -> None:

@@ -201,6 +201,10 @@ DOMAINS_MAX: Final = 4096
 """How many domains are remembered of one holder: what it took tentatively before has been upgraded, or runs out."""
 
 
+HOLDERS_MAX: Final = 1024
+"""Likewise how many holders of one connection: a process has many sessions over it, one after the other."""
+
+
 @dataclass(slots=True)
 class _Asked:
     """What a holder took tentatively, and over which connections that are open."""
@@ -215,8 +219,8 @@ class TentativeLeaseReaper:
 
     def __init__(self) -> None:
         self._asked: dict[Holder, _Asked] = {}
-        self._over: dict[Connection, set[Holder]] = {}
-        """Who asks over each: a connection that ends costs what it brought, however many others make up."""
+        self._over: dict[Connection, dict[Holder, None]] = {}
+        """Who asks over each, the longest ago first: one that ends costs what it brought, whatever others make up."""
         self._left: dict[Holder, None] = {}
         """Those without a connection."""
 
@@ -229,8 +233,18 @@ class TentativeLeaseReaper:
                 asked.domains[request.domain] = None
                 if len(asked.domains) > DOMAINS_MAX:
                     del asked.domains[next(iter(asked.domains))]
-                self._over.setdefault(connection, set()).add(request.holder)
+                holders = self._over.setdefault(connection, {})
+                holders.pop(request.holder, None)
+                holders[request.holder] = None
                 self._left.pop(request.holder, None)
+                if len(holders) > HOLDERS_MAX:
+                    self._forget(connection, next(iter(holders)))
+
+    def _forget(self, connection: Connection, holder: Holder) -> None:
+        del self._over[connection][holder]
+        self._asked[holder].connections.discard(connection)
+        if not self._asked[holder].connections:
+            del self._asked[holder]
 
     def left(self, connection: Connection, now: int) -> None:
         """Take note that a connection is closed."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.formats.lease import Phase
 from appliance.lease import tls
-from appliance.lease.connection import ClientLimits, Connection, Peer
+from appliance.lease.connection import GRACE_NS, ClientLimits, Connection, Peer, TentativeLeaseReaper
 from appliance.lease.transport import SocketTransport, UnixTransport
 from appliance.lease.wire import (
     LENGTH_BYTES,
@@ -33,7 +34,7 @@ from appliance.lease.wire import (
 )
 from tests.support.loops import HandServer
 from tests.support.nodes import read_answer, tls_key
-from tests.support.shards import World, acquire
+from tests.support.shards import HOLDER, World, acquire
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
 from timeagent.errors import Damaged, ShardUnavailable
@@ -340,6 +341,29 @@ def test_reader_leaves_so_many_bytes_unread_and_is_cut_off_for_one_more(serve: S
         served.server._send(connection)
         assert connection.open is stays
     assert served.server.counts.closed["unread"] == 1
+
+
+# A process may have one session after another over a connection that lives on: each of them is another holder.
+def test_holders_of_a_connection_are_known_up_to_so_many_and_the_one_heard_longest_ago_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.lease.connection.HOLDERS_MAX", 3)
+    here, there = socket.socketpair()
+    with here, there:
+        reaper, only, shared = (
+            TentativeLeaseReaper(),
+            *(Connection(each, Peer("process 1"), 0) for each in (here, there)),
+        )
+        holders = [msgspec.structs.replace(HOLDER, process=number) for number in range(6)]
+        asks = [[acquire(world, holder=holder, phase=Phase.TENTATIVE)] for holder in holders]
+        reaper.heard(shared, asks[1])
+        for number in (0, 1, 2, 3, 0, 4, 5):
+            reaper.heard(only, asks[number])
+        reaper.left(only, 0)
+        assert [each.holder for each in reaper.gone(GRACE_NS)] == [holders[0], holders[4], holders[5]]
+        reaper.left(shared, 0)
+        assert [each.holder for each in reaper.gone(GRACE_NS)] == [holders[1]]
+        assert not reaper._asked
 
 
 def test_rest_of_a_frame_takes_so_long_and_not_longer(serve: Serve) -> None:

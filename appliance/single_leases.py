@@ -83,11 +83,12 @@ class ByHand:
 
         Raises ShardUnavailable.
         """
-        page = self._asked(
-            wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX, session_id=session_id), domain
-        )
-        assert isinstance(page, wire.LeasePage), page
-        return list(page.leases)
+        question = wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
+        while isinstance(page := self._asked(question, domain), wire.LeasePage):
+            if page.leases or not page.more:
+                return list(page.leases)
+            question = replace(question, after_domain=page.after_domain)
+        raise _no_answer(page)
 
     def acquire(
         self,
@@ -134,7 +135,8 @@ class ByHand:
             if isinstance(reply, wire.Granted):
                 witness = self._outlive_earlier_holders(_stated(reply, Witness), term_ns, until)
                 return witness, self.granted_ns(term_ns, asked_at, witness.expiry_ns)
-            assert isinstance(reply, wire.Denied), reply
+            if not isinstance(reply, wire.Denied):
+                raise _no_answer(reply)
             if time.boot_ns() >= until:
                 raise TryAgain("busy", denial_text(reply), hint="allow more time: --wait")
             if time.boot_ns() < asked_boot_ns + wait:
@@ -167,9 +169,9 @@ class ByHand:
         domain, until = view.domain, self._until(term_ns)
         if view.session_id is not None:
             reply = self._termed(wire.RenewSession, term_ns, until, domain, session_id=view.session_id)
-            return _stated(reply, SessionWitness) if isinstance(reply, wire.SessionGranted) else None
+            return None if isinstance(reply, wire.Over) else _stated(reply, SessionWitness)
         reply = self._termed(wire.Renew, term_ns, until, domain, domain=domain, correlation_id=view.correlation_id)
-        return _stated(reply, Witness) if isinstance(reply, wire.Granted) else None
+        return None if isinstance(reply, wire.Over) else _stated(reply, Witness)
 
     def relinquish(self, view: LeaseView, *, whole_session: bool = False) -> LeaseOutcome:
         """Give back a lease that was taken by hand; return how it ended. Raises as ``acquire``.
@@ -250,7 +252,8 @@ class ByHand:
     def _over(self, request: wire.Relinquish | wire.DropSession | wire.Revoke, view: LeaseView) -> wire.Over:
         """End something, and return how it ended."""
         reply = self._asked(request, view.domain)
-        assert isinstance(reply, wire.Over), reply
+        if not isinstance(reply, wire.Over):
+            raise _no_answer(reply)
         return reply
 
     def _asked(self, request: Request, domain: str, waits_ns: Span = 0, shard: int | None = None) -> Reply:
@@ -287,7 +290,17 @@ def _refuse_kept(view: LeaseView) -> None:
 
 def _stated[W: (Witness, SessionWitness)](reply: Reply, form: type[W]) -> W:
     """Return what a shard signed."""
-    assert isinstance(reply, wire.Granted | wire.SessionGranted), reply
+    if not isinstance(reply, wire.Granted | wire.SessionGranted):
+        raise _no_answer(reply)
     witness = decode(SignedWitness, reply.signed, "the shard's witness").statement("the shard's witness")
-    assert isinstance(witness, form), witness
+    if not isinstance(witness, form):
+        raise _no_answer(witness)
     return witness
+
+
+def _no_answer(said: Reply | Witness | SessionWitness) -> TryAgain:
+    """Return what to raise on a reply that does not answer: of what was asked for, perhaps that it has ended since."""
+    if isinstance(said, wire.Over):
+        return TryAgain("outrun", "what was asked for was granted, and ended before the answer came", hint="try again")
+    why = f"the shard answered with a {type(said).__name__}"
+    return ShardUnavailable("answer-damaged", why, hint="tenure shards says which release its node runs")

@@ -18,15 +18,17 @@ from appliance.cli.leases import changes
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.policy import check_policy
-from appliance.formats.witness import Revoked, open_block
+from appliance.formats.witness import Revoked, SignedWitness, open_block
+from appliance.lease import wire
 from appliance.lease.wire import LeaseView
-from appliance.node.routes import ShardRoutes
+from appliance.node.routes import ShardRoutes, ShardWay
 from appliance.single_leases import ByHand
 from tenure.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import HOLDER
+from timeagent.canonical import decode
 from timeagent.clock import SystemClock
-from timeagent.errors import LeaseLost
+from timeagent.errors import LeaseLost, ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.cluster import Cluster
+    from timeagent.units import Span
 
 type Say = Callable[..., "Said"]
 
@@ -207,6 +210,54 @@ def test_leases_under_a_session_by_hand_are_kept_by_one_renewal_and_given_back_t
     assert ended == {"schema": "tenure.lease-ended", "version": 1, "domain": "job/2", "outcome": "dropped"}
     assert say("show", "job/2", "--json", status=1).object["lease"] is None
     assert "no session lease" in say("acquire", "job/3", "--session", session, status=2).err
+
+
+# A page of one session's leases may be empty, and not the last: others' leases stand before them.
+@pytest.mark.usefixtures("node")
+def test_session_whose_leases_stand_behind_those_of_others_is_found(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.lease.request_handler._LOOKED_AT", 1)
+    for domain in ("a", "b"):
+        say("acquire", domain)
+    session = say("acquire", "c", "--session", "new", "--json").object["session_id"]
+    assert say("acquire", "d", "--session", session, "--json").object["session_id"] == session
+
+
+# The answer to the grant was lost, and the same request met the end of its own lease.
+def test_grant_that_has_ended_before_its_answer_came_is_said_so(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    call: Any = ShardWay.call
+    ended: list[wire.Reply] = []
+
+    def lost(self: ShardWay, requests: list[wire.Request], timeout_ns: Span) -> list[wire.Reply]:
+        (reply,) = call(self, requests, timeout_ns)
+        if isinstance(reply, wire.Granted) and not ended:
+            lease = decode(SignedWitness, reply.signed).witness()
+            ended.extend(call(self, [wire.Relinquish(bytes(16), "a", lease.correlation_id)], timeout_ns))
+            raise ShardUnavailable("no-answer", "planted")
+        return [reply]
+
+    monkeypatch.setattr(ShardWay, "call", lost)
+    said = say("acquire", "a", status=75)
+    assert (said.out, "[outrun]" in said.err) == ("", True)
+    assert isinstance(ended[0], wire.Over)
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize(
+    "words", ["acquire a", "acquire a --session new", "renew a", "relinquish a", "revoke a --yes a --reason x"]
+)
+def test_shard_that_answers_something_else_is_said_so(say: Say, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    call = ShardWay.call
+
+    def other(self: ShardWay, requests: list[wire.Request], timeout_ns: Span) -> list[wire.Reply]:
+        if isinstance(requests[0], wire.Inspect):
+            return call(self, requests, timeout_ns)
+        return [wire.ClockTold(node="n")]
+
+    if not words.startswith("acquire"):
+        say("acquire", "a")
+    monkeypatch.setattr(ShardWay, "call", other)
+    said = say(*words.split(), status=69)
+    assert (said.out, "the shard answered with a ClockTold [answer-damaged]" in said.err) == ("", True)
 
 
 @pytest.mark.parametrize("site", [120 * SECOND], indirect=True)

@@ -20,6 +20,7 @@ from timeagent.errors import Damaged, NotTrusted, ShardUnavailable, TenureError
 from timeagent.keys import key_id
 from timeagent.units import SECOND, Span, span_text
 
+from ..formats.names import Address
 from . import tls, wire
 from .sockets import BootClock
 from .tls import Trust
@@ -241,10 +242,7 @@ class TlsTransport(SocketTransport):
                 f"trust record {self._trust.number} has no address of node {self._node}",
                 hint=f"tenure trust move {self._node} HOST:PORT, or run this on {self._node}",
             )
-        left = until - self._clock.boot_ns()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        connection = socket.create_connection((address.host, address.port), timeout=left / SECOND)
+        connection = self._reached(address, until)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
@@ -255,6 +253,20 @@ class TlsTransport(SocketTransport):
             connection.close()
             raise
         return wrapped
+
+    def _reached(self, address: Address, until: int) -> socket.socket:
+        """Connect to a host, by whichever of its addresses answers; each has its share of the time. Raises OSError."""
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        for others, (*_, place) in zip(reversed(range(len(found))), found, strict=True):
+            left = (until - self._clock.boot_ns()) // (others + 1)
+            if left <= 0:
+                break
+            try:
+                return socket.create_connection((str(place[0]), address.port), timeout=left / SECOND)
+            except OSError:
+                if not others:
+                    raise
+        raise TimeoutError("timed out")
 
     def release(self, timeout_ns: Span) -> str:
         """Return which release the node says that it runs; empty: it does not say. A connection of its own; blocks.

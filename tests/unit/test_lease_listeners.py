@@ -422,6 +422,28 @@ def test_node_without_an_address_is_named(world: DoorWorld) -> None:
     assert "tenure trust" in answer.hint
 
 
+# As with a name that has an address of IPv6 where a firewall drops that: each address has its share of the time.
+def test_node_is_reached_whose_name_has_an_address_that_does_not_answer(
+    world: DoorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent, socket.socket() as first, socket.socket() as more:
+        for each in (first, more):  # its queue is full: whoever else connects hears nothing
+            each.settimeout(0)
+            each.connect_ex(silent.getsockname())
+        port, resolved = world.door.address.port, socket.getaddrinfo
+        places = [silent.getsockname(), ("127.0.0.1", port)]
+        named = {("node-a.test", port): [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in places]}
+        monkeypatch.setattr(
+            socket,
+            "getaddrinfo",
+            lambda host, port, *rest, **more: named.get((host, port)) or resolved(host, port, *rest, **more),
+        )
+        world.trust.put(entry("node-a", f"node-a.test:{port}"), entry("node-b"))
+        transport = world.transport()
+        (reply,) = transport.call([hello("node-b")], 4 * SECOND)
+        assert isinstance(reply, Welcome)
+
+
 def test_node_that_moved_is_found_by_the_next_connection(world: DoorWorld, tmp_path: Path) -> None:
     transport = world.transport()
     greet(transport)

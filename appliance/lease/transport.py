@@ -7,6 +7,7 @@ begins with a Hello: another version, another cluster or another shard is refuse
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -171,7 +172,8 @@ class SocketTransport(ABC):
 
     def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> tuple[memoryview, bool]:
         """Return the answer's body, and whether more came behind it: then a word to all ends the connection."""
-        connection.sendall(frame)
+        with contextlib.suppress(BrokenPipeError):  # it was turned away: why may be there to be read
+            connection.sendall(frame)
         if len(frame) > _SENT_AT_ONCE:
             self._arm(connection, until)
         data = bytearray()

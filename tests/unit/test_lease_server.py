@@ -3,7 +3,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 
 import msgspec
 import pytest
@@ -319,6 +319,35 @@ def test_word_behind_an_answer_ends_the_connection_and_not_the_call(tmp_path: Pa
     thread.join(20)
     listener.close()
     transport.close()
+
+
+class Turned(UnixTransport):
+    """Says nothing before it has been turned away."""
+
+    away = Event()
+
+    def _check(self, connection: socket.socket) -> None:
+        assert connection
+        self.away.wait(20)
+
+
+def test_who_is_turned_away_before_it_has_said_anything_hears_why(tmp_path: Path) -> None:
+    transport = Turned(tmp_path / "full.sock", SystemClock(), HELLO)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(transport.path))
+        listener.listen(4)
+
+        def serve() -> None:
+            with listener.accept()[0] as accepted:
+                accepted.sendall(wire.refusal("too-many-connections", "this shard has all that it may have"))
+            transport.away.set()
+
+        thread = Thread(target=serve)
+        thread.start()
+        with pytest.raises(ShardUnavailable, match="this shard has all that it may have") as refused:
+            transport.call([HELLO], PATIENCE_NS)
+        thread.join(20)
+    assert refused.value.code == "too-many-connections"
 
 
 def test_call_over_its_limits_is_refused_before_it_is_sent(served: Served) -> None:

@@ -12,6 +12,7 @@ thousands of domains. Each turn says again what was said longest ago, as much as
 from __future__ import annotations
 
 import contextlib
+import re
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
@@ -50,6 +51,9 @@ RECALLS_AHEAD: Final = 2**32
 """By how much a run that goes on begins its recalls above the last turn: some were told after that."""
 
 type Pair = tuple[bytes, bytes]
+
+_PART: Final = re.compile(rb"[0-9a-f]{16}/[0-9a-f]{8}")
+"""How the key of a part of a turn or a block ends: what has another among them is not this log's."""
 
 _states: Final = msgspec.msgpack.Decoder(Free | Taken)
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -309,7 +313,8 @@ class TurnLog:
 
     def _values(self, what: str) -> Iterator[tuple[int, bytes]]:
         head = len(self._prefix) + len(what) + 1
-        for turn, parts in groupby(self._pairs(what), lambda pair: int(pair[0][head : head + 16], 16)):
+        own = (pair for pair in self._pairs(what) if _PART.fullmatch(pair[0], head))
+        for turn, parts in groupby(own, lambda pair: int(pair[0][head : head + 16], 16)):
             yield turn, b"".join(part for _, part in parts)
 
     def _pairs(self, what: str) -> Iterator[Pair]:
@@ -346,7 +351,7 @@ class TurnLog:
 def _decoded(state: bytes) -> State:
     try:
         found: State = _states.decode(state)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise Damaged("log-damaged", f"the state of a domain in a shard's log: {problem}") from None
     return found
 
@@ -490,7 +495,7 @@ class Etcd:
             if response.status != _OK:
                 raise self._unanswered(path, f"{response.status} {body[:_SAID_MAX].decode(errors='replace')}")
             return msgspec.json.decode(body, type=kind, strict=False)  # its integers of 64 bits are texts
-        except (OSError, HTTPException, UnicodeError, msgspec.DecodeError) as problem:
+        except (OSError, HTTPException, UnicodeError, msgspec.DecodeError, RecursionError) as problem:
             raise self._unanswered(path, f"{type(problem).__name__} {problem}".strip()) from None
 
     def _connect(self) -> HTTPConnection:

@@ -125,7 +125,14 @@ def test_next_instance_is_asked_where_one_does_not_answer(played: Gateway) -> No
 
 @pytest.mark.parametrize(
     "answer",
-    [{"succeeded": True}, {"responses": 7}, {"kvs": [{}]}, {"kvs": 5}, {"kvs": [{"key": "%", "mod_revision": 1}]}],
+    [
+        {"succeeded": True},
+        {"responses": 7},
+        {"kvs": [{}]},
+        {"kvs": 5},
+        {"kvs": [{"key": "%", "mod_revision": 1}]},
+        {"kvs": [], "deep": msgspec.Raw(b"[" * 10_000 + b"]" * 10_000)},
+    ],
 )
 def test_answer_that_makes_no_sense_is_none(
     played: Gateway, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object]

@@ -438,13 +438,23 @@ def test_head_of_another_form_is_nobodys_and_one_that_cannot_be_read_can_be_take
     assert kept.new_log().found() is not None
 
 
-def test_state_that_cannot_be_read_is_damage(kept: Kept) -> None:
+@pytest.mark.parametrize("state", [b"\x91\xa4rot!", b"\x91\xa2\xff\xff"])
+def test_state_that_cannot_be_read_is_damage(kept: Kept, state: bytes) -> None:
     granted(kept.started(), acquire(kept.world, "a"))
-    changes = TurnChanges(domains=(("a", b"\x91\xa4rot!"),), sessions=())
+    changes = TurnChanges(domains=(("a", state),), sessions=())
     (key,) = [each for each in kept.store.pairs if b"/turn/" in each]
     kept.store.pairs[key] = 1, encode(changes)
     with pytest.raises(Damaged, match="state of a domain"):
         kept.taken()
+
+
+def test_what_another_has_put_among_the_turns_and_blocks_is_no_part_of_them(kept: Kept) -> None:
+    world = kept.world
+    lease = granted(kept.started(), acquire(world, "a"))
+    for key in [each for each in kept.store.pairs if b"/turn/" in each or b"/block/" in each]:
+        for name in (b"", b"!", b"-1", key.rpartition(b"/")[0][-16:] + b"/x"):
+            kept.store.pairs[key[: -len(b"0123456789abcdef/01234567")] + name] = 1, b"another's"
+    assert granted(kept.gone_on(), renew(world, lease)).fence == lease.fence
 
 
 # -- how much it is ----------------------------------------------------------------------------------------------------

@@ -120,11 +120,10 @@ class ShardServer(SocketLoop):
         ``key_id``: the key that the trust record is asked about from now on.
         """
         assert self._trust is not None
-        if self._stopping:
-            connection.close()
-            return
         self._arrivals.append((connection, f"node {node}", key_id, received))
         self._rouse()
+        if self._stopping:  # perhaps for good already: looked at last, nobody is left there
+            self._close_arrivals()
 
     def answered(self, connection: Connection) -> None:
         """Send an answer that was held back, soon. Thread-safe."""
@@ -153,8 +152,12 @@ class ShardServer(SocketLoop):
     def _drop_all(self) -> None:
         for connection in list(self._connections.values()):
             self._drop(connection, "server-stopped")
-        while self._arrivals:
-            self._arrivals.popleft()[0].close()
+        self._close_arrivals()
+
+    def _close_arrivals(self) -> None:
+        with contextlib.suppress(IndexError):  # by two threads, it may be
+            while True:
+                self._arrivals.popleft()[0].close()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

@@ -135,6 +135,7 @@ class SocketLoop(ABC):
                 self._loop_once()
             self._finish()
         finally:
+            self._stopping = True  # also where it ends by itself
             self._drop_all()
             self.close_all()
 

@@ -16,6 +16,7 @@ from appliance.lease import listeners, tls
 from appliance.lease.client import LeaseClient, LeaseGranted
 from appliance.lease.connection import ClientLimits
 from appliance.lease.listeners import BoundedListener, TlsListener, Visitor
+from appliance.lease.server import ShardServer
 from appliance.lease.wire import Refused, Welcome, encode_call
 from tests.support.certificates import Certificates
 from tests.support.cluster import wait_until
@@ -270,6 +271,20 @@ def test_hello_that_does_not_fit_is_refused_with_the_reason(
 def test_shard_that_runs_here_no_more_is_said_so(world: DoorWorld) -> None:
     world.serving = None
     assert refused(world.transport()).code == "not-here"
+
+
+def test_node_that_comes_to_a_shard_that_has_just_broken_is_not_left_waiting(
+    world: DoorWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = ShardServer(world.world.started(), tmp_path / "broken.sock", trust=world.trust)
+    monkeypatch.setattr(broken, "_loop_once", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        broken.run()
+    here, there = socket.socketpair()
+    with here, there:
+        broken.adopt(here, "node-b", bytes(32), b"")
+        there.settimeout(1)
+        assert there.recv(1) == b""
 
 
 @pytest.mark.parametrize(

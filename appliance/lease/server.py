@@ -27,7 +27,7 @@ from .connection import ClientLimits, Connection, Peer, RequestBatch, TentativeL
 from .shard import Shard
 from .sockets import TICK_NS, BootClock, Listener, SocketLoop, credentials, permitted
 from .tls import Trust
-from .wire import LENGTH_BYTES, Encoded, Reply, Request, decode_call, refusal
+from .wire import LENGTH_BYTES, Encoded, Hello, Refused, Reply, Request, decode_call, refusal
 
 
 @dataclass(slots=True)
@@ -424,6 +424,8 @@ class ShardServer(SocketLoop):
         del received[:offset]
         for call in calls:
             batch.take(connection, call)
+            if call and type(call[0]) is Hello and isinstance(self._shard.unserved(call[:1], "", "")[0], Refused):
+                break  # it is going to leave: nothing that came behind this means what it seems to
 
     def _send_at_once(self, connection: Connection, frame: bytes) -> None:
         try:

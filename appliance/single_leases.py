@@ -108,13 +108,14 @@ class ByHand:
         """
         self._check_served(domain)
         time, name = self._cluster.time, self._name()
-        wait = min(wait_ns, self._policy.attempt_timeout_ns)
         until = time.boot_ns() + wait_ns
         session_id, holder = session or (None, self._holder(purpose))
         age = wire.Age(first_try_ns=time.now().midpoint, request_id=name)
         same = {"request_id": name, "domain": domain, "mode": mode, "phase": Phase.HELD, "holder": holder, "age": age}
         while True:
             asked_at, asked_boot_ns = time.now(), time.boot_ns()
+            left = max(0, until - asked_boot_ns)
+            wait = min(left, self._policy.attempt_timeout_ns)
             try:
                 reply = self._termed(
                     wire.Acquire,
@@ -125,7 +126,7 @@ class ByHand:
                     **same,
                     session_id=session_id,
                     wait_ns=wait,
-                    keep_ns=wait,
+                    keep_ns=wait if wait < left else 0,
                 )
             except ShardUnavailable:
                 if time.boot_ns() >= until:

@@ -421,6 +421,14 @@ def test_watching_says_that_a_lease_is_over_when_it_has_expired(say: Say) -> Non
     assert say("show", "a", "--json", status=1).object["lease"]["correlation_id"] == lease
 
 
+# Else the domain would be kept free for it while others wait.
+def test_who_gave_up_waiting_has_no_place_any_more(say: Say, node: Cluster) -> None:
+    say("acquire", "a")
+    for wait in ("300ms", "700ms"):
+        say("acquire", "a", "--wait", wait, status=75)
+        assert [each.waiting for each in ByHand(node, random.Random(1)).leases("a")] == [0]
+
+
 @pytest.mark.usefixtures("node")
 def test_shard_whose_queue_is_full_is_not_asked_without_pause(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say("acquire", "a")

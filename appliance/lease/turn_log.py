@@ -423,12 +423,14 @@ class Etcd:
         self._timeout_s = timeout_ns / SECOND
         self._context: ssl.SSLContext | None = None
         if any(each.startswith("https:") for each in endpoints):
+            used = ca
             try:
                 self._context = ssl.create_default_context(cafile=ca or None)
                 if cert:
+                    used = f"{cert} with {key}" if key else cert
                     self._context.load_cert_chain(cert, key or None)
-            except (OSError, ssl.SSLError) as problem:
-                why = f"etcd: {ca or cert or key} cannot be used: {problem}"
+            except OSError as problem:
+                why = f"etcd: {used} cannot be used: {problem}"
                 raise BadConfiguration("bad-settings", why, hint="ca, cert and key of [etcd] are PEM files") from None
         self._connection: HTTPConnection | None = None
 

@@ -17,6 +17,7 @@ from appliance.cli import doctor
 from appliance.daemon.failover import ShardFailover
 from appliance.doctor.health import CheckVerdict, judge_awaited_shard, judge_etcd
 from appliance.formats.policy import check_policy
+from appliance.lease import tls
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.turn_log import Etcd
 from appliance.node.settings import EtcdAccess, save_settings
@@ -147,6 +148,10 @@ def test_answer_that_makes_no_sense_is_none(
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match=r"absent\.pem"):
         Etcd(["https://127.0.0.1:1"], SECOND, ca=str(tmp_path / "absent.pem"))
+    good = tmp_path / "ca.pem"
+    good.write_bytes(tls._issuer())
+    with pytest.raises(BadConfiguration, match=r"etcd: \S*cert\.pem with \S*key\.pem cannot be used"):
+        Etcd(["https://[::1]:1"], SECOND, ca=str(good), cert=str(tmp_path / "cert.pem"), key=str(tmp_path / "key.pem"))
 
 
 # -- a node that has one -----------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ TICK_NS: Final = 100 * MS
 
 _BACKLOG: Final = 1024
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_PEERCRED: Final = struct.Struct("3i")
+_PEERCRED: Final = struct.Struct("i2I")
 _SO_PEERGROUPS: Final = 59
 """socket(7): the supplementary groups of the other end; the socket module has no name for it."""
 

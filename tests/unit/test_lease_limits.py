@@ -253,6 +253,19 @@ def test_old_kernel_without_the_other_groups_names_the_first() -> None:
     assert credentials(Old()) == (1, 2, [3])  # type: ignore[arg-type]
 
 
+# A user's number has 32 bits and no sign: directories of large sites give such.
+def test_user_and_group_of_a_high_number_are_themselves() -> None:
+    class High:
+        def getsockopt(self, _level: int, option: int, _size: int) -> bytes:
+            return (
+                struct.pack("I", 2**31 + 2)
+                if option == sockets._SO_PEERGROUPS
+                else struct.pack("i2I", 1, 2**31, 2**31 + 1)
+            )
+
+    assert credentials(High()) == (1, 2**31, [2**31 + 1, 2**31 + 2])  # type: ignore[arg-type]
+
+
 # -- what runs out -----------------------------------------------------------------------------------------------------
 
 

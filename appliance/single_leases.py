@@ -75,7 +75,7 @@ class ByHand:
         It is kept by nobody, as what is taken under it. Raises as ``acquire``.
         """
         self._check_served(domain)
-        reply = self._termed(wire.BeginSession, term_ns, self._until(term_ns), domain, holder=self._holder(purpose))
+        reply = self._termed(wire.BeginSession, term_ns, domain, holder=self._holder(purpose))
         return _stated(reply, SessionWitness)
 
     def under(self, domain: str, session_id: bytes) -> list[LeaseView]:
@@ -120,7 +120,6 @@ class ByHand:
                 reply = self._termed(
                     wire.Acquire,
                     term_ns,
-                    asked_at.latest + wait + term_ns,
                     domain,
                     wait,
                     **same,
@@ -167,11 +166,11 @@ class ByHand:
         Of one under a session lease that of the session lease, and so of all under it.
         """
         _refuse_kept(view)
-        domain, until = view.domain, self._until(term_ns)
+        domain = view.domain
         if view.session_id is not None:
-            reply = self._termed(wire.RenewSession, term_ns, until, domain, session_id=view.session_id)
+            reply = self._termed(wire.RenewSession, term_ns, domain, session_id=view.session_id)
             return None if isinstance(reply, wire.Over) else _stated(reply, SessionWitness)
-        reply = self._termed(wire.Renew, term_ns, until, domain, domain=domain, correlation_id=view.correlation_id)
+        reply = self._termed(wire.Renew, term_ns, domain, domain=domain, correlation_id=view.correlation_id)
         return None if isinstance(reply, wire.Over) else _stated(reply, Witness)
 
     def relinquish(self, view: LeaseView, *, whole_session: bool = False) -> LeaseOutcome:
@@ -226,14 +225,10 @@ class ByHand:
     def _name(self) -> bytes:
         return self._random.randbytes(16)
 
-    def _until(self, term_ns: Span) -> Instant:
-        return self._cluster.time.now().latest + term_ns
-
     def _termed(
         self,
         form: type[wire.Acquire | wire.Renew | wire.BeginSession | wire.RenewSession],
         term_ns: Span,
-        until_ns: Instant,
         domain: str,
         waits_ns: Span = 0,
         /,
@@ -246,8 +241,9 @@ class ByHand:
                 f"{domain!r} moves to another shard, and is held from two: a lease by hand is of one",
                 hint="try again when tenure shards ls shows no move; a session keeps its leases meanwhile",
             )
-        own = {"request_id": self._name(), "map_number": self._cluster.map.number, "expiry_ns_max": until_ns}
         term = min(term_ns, self._policy.lease_term_max_ns)
+        until = self._cluster.time.now().latest + waits_ns + term
+        own = {"request_id": self._name(), "map_number": self._cluster.map.number, "expiry_ns_max": until}
         return self._asked(form(**{**own, "term_ns": term, **more}), domain, waits_ns)
 
     def _over(self, request: wire.Relinquish | wire.DropSession | wire.Revoke, view: LeaseView) -> wire.Over:

@@ -260,6 +260,11 @@ def test_shard_that_answers_something_else_is_said_so(say: Say, monkeypatch: pyt
     assert (said.out, "the shard answered with a ClockTold [answer-damaged]" in said.err) == ("", True)
 
 
+def test_term_of_centuries_is_the_longest_that_there_is(say: Say) -> None:
+    for words in ("acquire a", "renew a", "acquire b --session new", "renew b"):
+        assert "held" in say(*words.split(), "--term", "9000000000s").out
+
+
 @pytest.mark.parametrize("site", [120 * SECOND], indirect=True)
 def test_session_that_is_not_there_or_kept_by_a_process_takes_nothing_by_hand(say: Say, node: Cluster) -> None:
     for wrong in ("x", "00", "00" * 16):

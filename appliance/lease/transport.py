@@ -8,6 +8,7 @@ begins with a Hello: another version, another cluster or another shard is refuse
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -53,7 +54,8 @@ IDLE_MAX: Final = 4
 class SocketTransport(ABC):
     """A shard behind a socket. Thread-safe: each call that is under way has a connection of its own.
 
-    A call may be held back by the shard; others of this process must not wait behind it.
+    A call may be held back by the shard; others of this process must not wait behind it. A child after fork makes
+    connections of its own: over its parent's each would hear what the other asked for.
     """
 
     def __init__(self, clock: BootClock, greeting: wire.Hello | None) -> None:
@@ -63,6 +65,7 @@ class SocketTransport(ABC):
         self._lock = Lock()
         self._idle: list[socket.socket] = []
         self._closings = 0
+        self._process = os.getpid()
 
     @abstractmethod
     def __str__(self) -> str:
@@ -115,6 +118,9 @@ class SocketTransport(ABC):
 
     def _taken(self) -> tuple[int, socket.socket | None]:
         """Return an idle connection, if there is a good one: nothing came on it unasked, and it is not closed."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self.close()  # only these copies
         while True:
             with self._lock:
                 closings, connection = self._closings, self._idle.pop() if self._idle else None

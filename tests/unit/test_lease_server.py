@@ -1,3 +1,4 @@
+import os
 import random
 import socket
 import struct
@@ -318,6 +319,16 @@ def test_word_behind_an_answer_ends_the_connection_and_not_the_call(tmp_path: Pa
         assert reply.code == "a"
     thread.join(20)
     listener.close()
+    transport.close()
+
+
+# Over one connection each would hear what the other asked for, and give the other's lease back.
+def test_child_after_a_fork_calls_over_connections_of_its_own(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = served.transport()
+    for process, connections in ((1, 1), (1, 1), (2, 2), (2, 2)):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        transport.call([HELLO], PATIENCE_NS)
+        assert served.server.counts.accepted == connections
     transport.close()
 
 

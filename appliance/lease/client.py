@@ -164,6 +164,7 @@ class Suspect(msgspec.Struct, frozen=True, gc=False):
     domain: str = ""
     """Empty, as is what follows: it is that of a session lease."""
     correlation_id: bytes = b""
+    """Empty: it is another holder's, who may write under it: not to be given back."""
 
 
 class Stands(msgspec.Struct, frozen=True, gc=False):
@@ -395,7 +396,7 @@ class LeaseClient:
         after, more = "", True
         while more:
             question = wire.Inspect(after_domain=after, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
-            replies = self._call([question])
+            replies = self._call([question], 0)
             if isinstance(replies, LeaseUnavailable) or not isinstance(page := replies[0], wire.LeasePage):
                 return
             yield page.leases
@@ -481,19 +482,14 @@ class LeaseClient:
                 why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(end)}"
                 results[place] = LeaseUnavailable(each.witness.domain, "late", why)
                 useless.append(Relinquish(NO_REQUEST, each.witness.domain, each.witness.correlation_id))
-            elif type(each) is Suspect:
+            elif type(each) is Suspect and each.correlation_id:
                 useless.append(Relinquish(NO_REQUEST, each.domain, each.correlation_id))
         if useless and type(asked[0]) is Ask:
             self.relinquish(useless)
         return results
 
     def _call(
-        self,
-        requests: list[wire.Request],
-        wait_ns: Span = 0,
-        give_up_ns: Instant | None = None,
-        *,
-        patient: bool = False,
+        self, requests: list[wire.Request], wait_ns: Span, give_up_ns: Instant | None = None, *, patient: bool = False
     ) -> list[wire.Reply] | LeaseUnavailable:
         """Call up to three times under the same ids; unavailable: why no answer came.
 
@@ -543,7 +539,8 @@ class LeaseClient:
             if witness.domain != each.domain or whose != self._holder:
                 reason = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
             granted = LeaseGranted(signed, witness, came, reply.hints)
-            results.append(granted if reason is None else Suspect(reason, witness.domain, witness.correlation_id))
+            own = witness.correlation_id if whose == self._holder else b""
+            results.append(granted if reason is None else Suspect(reason, witness.domain, own))
         return results
 
     def _beyond(self, expiry_ns: Instant, came: ClockLook) -> str | None:

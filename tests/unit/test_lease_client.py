@@ -250,6 +250,20 @@ def test_witness_about_something_else_is_refused_and_given_back(world: World) ->
     assert "'z'" in result.reason
 
 
+# It may write: given back by who knows nothing of that, its lease would leave the next holder too low a floor.
+def test_lease_of_another_holder_is_not_given_back_whatever_answer_brought_it(world: World) -> None:
+    shard = world.started()
+    rivals = one(shard, acquire(world, "a", holder=RIVAL))
+    line = Line(shard)
+    line.change = lambda reply: rivals if isinstance(reply, wire.Granted) else reply
+    for domain in ("a", "b"):
+        (result,) = client_of(world, line).acquire([domain])
+        assert not isinstance(result, LeaseGranted)
+    page = one(shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, LeasePage)
+    assert [(each.domain, each.holder) for each in page.leases] == [("a", RIVAL), ("b", HOLDER)]
+
+
 def test_suspect_grant_is_given_back_and_a_suspect_renewal_keeps_the_lease(world: World) -> None:
     shard, client = shard_clock_off(world, 0)
     lease = granted_one(list(client.acquire(["a"])))

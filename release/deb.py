@@ -320,6 +320,9 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="the directory that it is put into")
     parser.add_argument("--revision", default="1", help="the packaging's own number (default: 1)")
     options = parser.parse_args()
+    missing = [tool for tool in ("dpkg", "dpkg-deb", "dpkg-query", "readelf") if shutil.which(tool) is None]
+    if missing:
+        sys.exit(f"deb: {', '.join(missing)}: not here; apt install dpkg binutils")
     with tempfile.TemporaryDirectory(prefix="tenure-deb-") as place:
         tree = Path(place) / "tree"
         package = pack(tree, stage(tree), options.revision, options.out)

@@ -1,5 +1,6 @@
 """What an installation puts on the import path: five packages and not a word more."""
 
+import os
 import platform
 import re
 import subprocess
@@ -87,6 +88,14 @@ def test_wheel_installs_one_command(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.parametrize("folder", ["systemd", "tests"])
 def test_folders_that_are_no_packages_have_no_init(repository: Path, folder: str) -> None:
     assert not list((repository / folder).rglob("__init__.py"))
+
+
+def test_package_where_its_tools_are_not_names_them(repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "release.deb", str(tmp_path / "out")]
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "deb: dpkg, dpkg-deb, dpkg-query, readelf: not here; apt install dpkg binutils\n"
 
 
 # Where gcc-multilib is installed, what ldconfig tells first of a name, and last, is for other kinds of programs.

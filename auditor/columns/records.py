@@ -63,6 +63,8 @@ _PATTERNS_MAX: Final = 8 * _SHAPES_MAX
 ABSENT: Final = (-1, 0)
 _FREE_TEXT_MAX: Final = 255
 """A longer text makes a shape of its own: whether it is too long then counts in characters."""
+_PARTS_MAX: Final = 4_096
+"""So many values has a record that has a shape, and so many bytes a text of it: a shape takes time by both."""
 _FREE: Final = frozenset({"domain", "log", "writer", "holder.node", "holder.purpose"})
 """Texts that differ from record to record. All others are words of a list, and part of the shape."""
 _CHECK: Final = struct.Struct("=iii")
@@ -108,6 +110,8 @@ class Shape:
         if value is None or isinstance(value, bool):
             return body
         self.fields[name] = (body, body + size)
+        if len(self.fields) > _PARTS_MAX or (isinstance(value, str) and size > _PARTS_MAX):
+            raise ValueError("no record of ours that is read by columns has so many values, or so long a text")
         if isinstance(value, int):
             self._free.append((_IS_TEXT if body == at else _IS_WIDE, body, size))
         elif isinstance(value, bytes):
@@ -117,14 +121,14 @@ class Shape:
         return body + size
 
     def _checks(self) -> bytes:
-        checks, end = b"", 0
+        checks, end = bytearray(), 0
         for what, at, size in (*self._free, (-1, len(self._raw), 0)):
             if at > end:
                 checks += _CHECK.pack(_IS_FIXED, end, at - end)
             if what >= 0 and size:
                 checks += _CHECK.pack(what, at, size)
             end = at + size
-        return checks
+        return bytes(checks)
 
     def place(self, name: str, last: str = "") -> Place:
         """Return where a field stands, or all up to the last one."""

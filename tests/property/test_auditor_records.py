@@ -153,6 +153,21 @@ def test_many_shapes_are_read_together_and_too_many_are_not(chosen: str, monkeyp
     assert len(shapes.read(raw[-2:]).kinds()) == 2
 
 
+# Whoever can write to the mount can make one that would take hours, which decoding refuses in a moment.
+@pytest.mark.parametrize("chosen", ["python", ""])
+def test_what_takes_long_to_know_by_its_shape_has_none(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "native", core.chosen(chosen))
+    most, head = columns._PARTS_MAX, a_head("orders", "n1")
+    parts = len(dict(leaves_of(head))) - 1 - len(head.witnesses)  # one is absent
+    for witnesses, writer in ((most - parts, most), (most - parts + 1, 1), (1, most + 1)):
+        record = msgspec.structs.replace(head, witnesses=(b"x",) * witnesses, writer="w" * writer)
+        if (witnesses, writer) == (most - parts, most):
+            assert Shapes(KINDS[FrameHead]).read([encode(record)] * 2).distinct("writer")[1] == [record.writer.encode()]
+            continue
+        with pytest.raises(ValueError, match="of ours"):
+            Shapes(KINDS[FrameHead]).read([encode(record)] * 2)
+
+
 def test_attempts_beyond_the_messages_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = tuple(Attempt(id=bytes(16), messages=1) for _ in range(1000))
     asked: list[str] = []

@@ -28,6 +28,8 @@ from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
 ID_CHARACTERS: Final = 12
+WORDS_MAX: Final = 5_000
+"""More than a path has. What somebody makes longer is cut: whoever wraps it into lines would never end."""
 
 
 class Verdict(StrEnum):
@@ -283,6 +285,11 @@ FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "en
 """What says that a signed time is nobody's, or may be."""
 
 
+def _short(text: str) -> str:
+    """Return a plain str, which is what a database takes, of a name that has been made long by whoever wrote it."""
+    return str(text) if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}… ({len(text):,} characters)"
+
+
 def found(
     code: str,
     subject: str,
@@ -303,7 +310,7 @@ def found(
         severity = Severity.ERROR
     elif verdict is Verdict.INDETERMINATE:
         severity = Severity.WARNING
-    about = title or rule.title, subject, str(explanation)  # what a marked str says, for a database takes no other
+    about = title or rule.title, _short(subject), _short(explanation)
     return Finding(code, verdict or rule.verdict, severity, *about, tuple(evidence), tuple(_named(times)))
 
 

@@ -17,7 +17,7 @@ from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import message_after_expiry
 from tests.fault_injection.fixtures import Story, small_tree
 from tests.support.jsonschema import problems
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from tests.fault_injection.tree import ClusterTree
@@ -172,6 +172,19 @@ def test_name_of_several_lines_adds_none_to_a_failure(tmp_path: Path, capsys: Ca
     run("audit", tmp_path, "--format", "junit")
     (failure,) = ET.fromstring(capsys.readouterr().out).iter("failure")
     assert "other\\nlogs/orders/log 0+0" in (failure.text or "").splitlines()[0]
+
+
+def test_name_that_somebody_made_long_is_cut(tmp_path: Path, capsys: Capture) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS, change={"writer": "w" * 200_000})
+    story.shard.end(lease)
+    story.done()
+    for shown in ("text", "json", "junit"):
+        assert run("audit", tmp_path, "--format", shown) == 1
+        told = capsys.readouterr().out
+        assert "www… (200,1" in told or r"www\u2026 (200,1" in told
+        assert len(told) < 100_000
 
 
 def test_only_and_fail_on_choose(tmp_path: Path, capsys: Capture) -> None:

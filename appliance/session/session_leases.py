@@ -315,13 +315,12 @@ class SessionLeases:
                     )
 
     def _let_go_of_lost(self, session_lease: SessionLease) -> None:
-        """Give second halves back whose leases are lost: renewed, they are kept from everybody. Raises BadTime."""
+        """Give leases, and halves, back that are lost: renewed, they are kept from everybody. Raises BadTime."""
         with self._keeper.lock:
             lost = [
                 half
                 for half in session_lease.leases.values()
-                if half.first is not None
-                and (loss := half.first.loss) is not None
+                if (loss := (half.first or half).loss) is not None
                 and loss.reason is not LossReason.RECALLED  # that is given back already, with a word
             ]
             for half in lost:  # without a word: what was written under it may be under way yet

@@ -134,15 +134,19 @@ def test_lease_is_held_through_a_move_and_nobody_else_ever_has_it(site: MovingSi
     assert payloads(site) == [b"old", b"alone", b"both", b"both, for long", b"both still", b"new", b"next"]
 
 
+@pytest.mark.parametrize("shard", [OLD, NEW])
 @pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
-def test_lease_that_is_revoked_while_its_domain_moves_is_kept_from_nobody(site: MovingSite, *, together: bool) -> None:
+def test_lease_that_is_revoked_while_its_domain_moves_is_kept_from_nobody(
+    site: MovingSite, shard: int, *, together: bool
+) -> None:
     session, rival = site.session(session_leases=together), site.session()
     lease, _ = session.acquire("d", "e", timeout_s=0)
     site.both()
     site.renews(session)
-    by = lease.signed.witness().holder
-    revoke = Revoke(request_id=b"r" * 16, domain="d", correlation_id=lease.correlation_id, by=by)
-    (over,) = site.old.turn([revoke])
+    half = next(each for each in (lease, lease.second) if each is not None and each.shard == shard)
+    by = half.signed.witness().holder
+    revoke = Revoke(request_id=b"r" * 16, domain="d", correlation_id=half.correlation_id, by=by)
+    (over,) = site.shard(shard).turn([revoke])
     assert isinstance(over, Over)
     believed_until = lease.expiry_ns
     until = site.time.now().latest + site.policy.lease_term_max_ns + 2 * site.policy.renew_period_ns

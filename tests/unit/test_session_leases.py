@@ -160,6 +160,23 @@ def test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used(site: Ha
     assert isinstance(session.publish("log", [b"m"], under=[kept]), Committed)
 
 
+# Its user looked at it before the renewal that came late, and was answered all the same.
+def test_lease_that_was_lost_alone_is_not_kept_from_everybody_by_the_others(site: HandSite) -> None:
+    session = together(site)
+    lost, kept = session.acquire(*names_of(site, 0, 2))
+    site.time.advance(lost.usable_until_ns(site.policy.holder_margin_ns) - site.time.now().latest)
+    believed_until = lost.expiry_ns
+    with pytest.raises(LeaseLost):
+        lost.check()
+    grow(site, session, 2 * TERM)
+    kept.check()
+    (successor,) = site.session().acquire(lost.domain, timeout_s=0)
+    assert successor.floor_ns >= believed_until
+    assert session.relinquish([lost])
+    assert not has(site, lost.domain)
+    session.check_held([kept])
+
+
 def test_session_that_is_not_renewed_loses_all_its_leases_in_time(site: HandSite) -> None:
     session = together(site)
     leases = session.acquire(*names_of(site, 0, 2), *names_of(site, 1, 1))

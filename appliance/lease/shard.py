@@ -280,8 +280,10 @@ class Shard:
 
     def closes_if_free(self) -> bool:
         """Grant nothing more if no lease is out that may not be past; return whether. ``stop_orderly`` is to follow."""
-        self._handler.stopping = self._handler.stopping or not self.is_held()
-        return self._handler.stopping
+        free = self._handler.stopping = self._handler.stopping or not self.is_held()
+        if free:
+            self._waiting.stop(*self._handler.stopping_reason())  # else the next turn grants to who waits
+        return free
 
     @property
     def is_of_no_map(self) -> bool:
@@ -316,8 +318,7 @@ class Shard:
         part, self._to_raise = self._to_raise[:RAISED_MAX], self._to_raise[RAISED_MAX:]
         with self._store.transaction():
             for domain in part:
-                state = self._store.read(domain)
-                if state is not None:
+                if (state := self._store.read(domain)) is not None:
                     self._store.put(domain, raised(state, 0, follows.floor_ns, follows.settle_to_ns))
         return not self._to_raise
 
@@ -330,8 +331,7 @@ class Shard:
         is linked and its ledger's end could not be signed: ask again.
         """
         if self._stopped is None:
-            stop = self._link_end()
-            if not isinstance(stop, StoppedOrderly):
+            if not isinstance(stop := self._link_end(), StoppedOrderly):
                 return stop
             self._stopped = stop
         if not self._end_is_told:

@@ -18,7 +18,9 @@ from appliance.lease.wire import (
 )
 from tests.support.shards import (
     POLICY,
+    RIVAL,
     TERM,
+    Caller,
     World,
     acquire,
     ceiling_of,
@@ -114,6 +116,22 @@ def test_shard_closes_for_a_hand_over_only_while_nobody_holds_a_lease(world: Wor
     one(shard, relinquish(world, lease))
     assert shard.closes_if_free() is True
     refused = one(shard, acquire(world, "a"))
+    assert isinstance(refused, Unavailable)
+    assert refused.code == "stopping"
+    assert isinstance(shard.stop_orderly(), StoppedOrderly)
+
+
+# The lease that was in its way is past, and no turn has met it yet.
+def test_who_waits_is_sent_away_by_a_shard_that_closes_for_a_hand_over(world: World) -> None:
+    shard = world.started()
+    lease = granted(shard, acquire(world, "a"))
+    caller = Caller()
+    waits = msgspec.structs.replace(acquire(world, "a", holder=RIVAL, until_ns=2**62), wait_ns=60 * SECOND)
+    assert shard.serve([waits], {0: caller}) == [None]
+    world.time.advance(lease.expiry_ns + world.time.radius_ns + 1 - world.time.midpoint_ns)
+    assert shard.closes_if_free() is True
+    shard.serve([])
+    (refused,) = caller.replies
     assert isinstance(refused, Unavailable)
     assert refused.code == "stopping"
     assert isinstance(shard.stop_orderly(), StoppedOrderly)

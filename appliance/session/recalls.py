@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import Final
 
 from appliance.formats.lease import Mode, covers
@@ -147,8 +147,9 @@ class RecallListener:
         with self._keeper.lock:
             threads = [(shard, ear.thread) for shard, ear in self._ears.items() if ear.thread is not None]
         for shard, thread in threads:
-            self.ask(shard)
-            thread.join(self._policy.attempt_timeout_ns / SECOND)
+            if thread is not current_thread():
+                self.ask(shard)
+                thread.join(self._policy.attempt_timeout_ns / SECOND)
 
     def ask(self, shard: int, run: bytes = bytes(8), heard: int = 0, wait_ns: Span = 0) -> Recalled | None:
         """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""

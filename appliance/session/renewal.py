@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from threading import Event, Lock, Thread, Timer
+from threading import Event, RLock, Thread, Timer, current_thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.policy import PolicyNumbers
@@ -175,7 +175,7 @@ class RenewalThread:
         self._period_ns = policy.renew_period_ns
         self._renew_due = renew_due
         self._stop = Event()
-        self._lock = Lock()
+        self._lock = RLock()  # a signal may come while it is had, and whoever handles that may close the session
         self._thread: Thread | None = None
 
     def start(self, period_ns: Span) -> None:
@@ -188,11 +188,11 @@ class RenewalThread:
                 self._thread = thread
 
     def stop(self) -> None:
-        """Stop it for good and wait until it has ended. Idempotent."""
+        """Stop it for good and wait until it has ended, unless it is who stops it. Idempotent."""
         self._stop.set()
         with self._lock:
             thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and thread is not current_thread():
             thread.join()
 
     def _run(self) -> None:

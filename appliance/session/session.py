@@ -292,7 +292,7 @@ class Session:
             self._acquires.end()
 
     def close(self) -> None:
-        """Give everything back and stop renewing. Idempotent. In a child after fork: nothing."""
+        """Give everything back and stop renewing. Idempotent; listeners may do it. In a child after fork: nothing."""
         if self.keeper.process != os.getpid():
             return
         self.take_no_more()

@@ -369,6 +369,15 @@ def test_flushing_holder_in_threads_writes_before_the_waiter_reads(whole: Site) 
             assert [each.payload for each in rival.read("log", under=leases)] == [b"flushed"]
 
 
+def test_session_that_its_listener_closes_has_given_everything_back(whole: Site) -> None:
+    with whole.open() as cluster, cluster.session("keeper") as keeper, cluster.session("rival") as rival:
+        asked, other = keeper.acquire("a", "b", recall="finish")
+        asked.on_recall(lambda _: keeper.close())
+        with rival.acquire("a", timeout_s=LONG) as leases:
+            assert leases[0].settle_to_ns < asked.expiry_ns, "it was relinquished, not broken"
+            assert other.ended == "relinquished"
+
+
 def test_closed_session_leaves_no_thread_behind(whole: Site) -> None:
     before = set(threading.enumerate())
     with whole.open() as cluster, cluster.session() as session:

@@ -1,12 +1,13 @@
 """The thread that keeps leases: it calls, it survives refusals, it stops."""
 
 import logging
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from appliance.session import renewal as renewal_module
 from appliance.session.renewal import PAUSE_NS_MIN, RenewalThread
 from tests.support.cluster import fast_policy
 from timeagent.errors import BadTime
@@ -95,6 +96,34 @@ def test_policy_that_is_taken_up_quickens_a_session_that_acquires_nothing_any_mo
     policy.renew_period_ns = SECOND // 4
     renewal.stop()
     assert renewal._pause_ns() == slow // 4
+
+
+# Who is told of a loss there may close the session.
+def test_it_is_stopped_from_within_as_from_elsewhere() -> None:
+    stopped = Event()
+
+    def renew() -> None:
+        renewal.stop()
+        stopped.set()
+
+    renewal = RenewalThread(fast_policy(), renew)
+    renewal.start(PAUSE_NS_MIN)
+    assert stopped.wait(BOUND_S)
+
+
+# A signal comes while the thread is being begun, and whoever handles it closes the session.
+def test_it_is_stopped_while_it_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Thread):
+        def start(self) -> None:
+            super().start()
+            renewal.stop()
+
+    monkeypatch.setattr(renewal_module, "Thread", Interrupted)
+    renewal = RenewalThread(fast_policy(), lambda: None)
+    starting = Thread(target=renewal.start, args=(PAUSE_NS_MIN,), daemon=True)
+    starting.start()
+    starting.join(BOUND_S)
+    assert not starting.is_alive()
 
 
 def test_stopping_what_never_started_is_nothing() -> None:

@@ -258,18 +258,20 @@ class FrameStamper:
         halves: Sequence[Lease],
         attempt_id: bytes,
         evidence: _Evidence,
-    ) -> Publication:
+    ) -> Publication | AheadOfClock:
         state = self._state
-        state.sequence += 1
-        state.last_ns = timestamps[-1]
+        sequence, committed = state.sequence + 1, state.committed
+        if timestamps[0] <= state.last_ns:  # this thread has published meanwhile, for a signal or from a destructor
+            return AheadOfClock(0)
+        state.sequence, state.last_ns = sequence, timestamps[-1]
         head = FrameHead(
             cluster_id=state.cluster_id,
             log=bag.log,
             writer=state.node,
             incarnation=state.incarnation,
-            sequence=state.sequence,
+            sequence=sequence,
             attempts=(Attempt(id=attempt_id, messages=len(payloads)),),
-            committed=state.committed,
+            committed=committed,
             time=evidence.time,
             witnesses=evidence.witnesses,
             trust_number=evidence.records.numbers.trust,
@@ -277,12 +279,12 @@ class FrameStamper:
         )
         data, digest = encode_frame(head, timestamps, payloads)
         return Publication(
-            file=FrameFile(bag, DataName(state.node, state.incarnation, state.sequence), data),
+            file=FrameFile(bag, DataName(state.node, state.incarnation, sequence), data),
             digest=digest,
             first_ns=timestamps[0],
             last_ns=timestamps[-1],
             time=head.time,
-            sequence=state.sequence,
+            sequence=sequence,
             messages=len(payloads),
             attempt_id=attempt_id,
             leases=tuple(leases),

@@ -9,6 +9,7 @@ import pytest
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.framing import LEASES_MAX, MESSAGE_BYTES_MAX
 from appliance.lease.wire import Relinquish
+from appliance.session import stamping
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost
 from timeagent.units import SECOND
@@ -100,6 +101,28 @@ def test_payload_that_is_no_bytes_is_named(site: HandSite, batch: object, said: 
     with session.acquire("a") as leases, pytest.raises(BadRequest) as refused:
         session.publish(LOG, batch, under=leases)  # type: ignore[arg-type]
     assert refused.value.message.endswith(said)
+
+
+# A destructor, or who handles a signal, publishes while this thread is between two lines.
+@pytest.mark.parametrize("line", ["r1_range", "Attempt", "encode_frame"])
+def test_message_of_the_same_thread_within_another_gets_a_name_and_a_timestamp_of_its_own(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    session = site.session()
+    leases = session.acquire("a")
+    call = getattr(stamping, line)
+
+    def interrupted(*given: object, **named: object) -> object:
+        monkeypatch.undo()
+        assert isinstance(publish(session, leases, b"within"), Committed)
+        return call(*given, **named)
+
+    monkeypatch.setattr(stamping, line, interrupted)
+    assert isinstance(publish(session, leases, b"around"), Committed)
+    assert isinstance(publish(session, leases, b"after"), Committed)
+    found = site.settled(LOG)
+    assert sorted(each.payload for each in found) == [b"after", b"around", b"within"]
+    assert len({each.timestamp_ns for each in found}) == len(found)
 
 
 def test_largest_message_is_taken(site: HandSite) -> None:

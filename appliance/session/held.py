@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
-from threading import Lock, RLock
+from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, covers
@@ -65,7 +65,7 @@ class Losses:
     """What was lost in one session, and the listeners. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # a signal may come while it is had, and whoever handles that may look at a lease
         self._found: deque[Loss] = deque()
         self._of_all: list[Listener] = []
 

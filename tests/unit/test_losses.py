@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
+from threading import Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -265,6 +267,30 @@ def test_listener_may_acquire_anew(site: HandSite) -> None:
     site.time.advance(site.policy.renew_period_ns)
     session.renew_due()
     again[0].check()
+
+
+# A signal comes while another is told, and whoever handles it finds a lease lost.
+def test_loss_is_told_from_within_the_telling_of_another(site: HandSite) -> None:
+    session = site.session()
+    first, told = taken(site, session)
+    second, told_within = taken(site, session, 1)
+    losses = session.keeper.losses
+
+    class Interrupted(deque[Loss]):
+        def popleft(self) -> Loss:
+            found = super().popleft()
+            if found.lease is first:
+                losses.tell()
+            return found
+
+    losses._found = Interrupted()
+    for shard in range(2):
+        site.start(shard)
+    site.time.advance(site.policy.renew_period_ns)
+    telling = Thread(target=session.renew_due, daemon=True)
+    telling.start()
+    telling.join(20)
+    assert [each.lease for each in (*told, *told_within)] == [first, second]
 
 
 def test_cap_on_the_hold_is_reached_to_the_nanosecond_and_not_passed(site: HandSite) -> None:

@@ -17,6 +17,7 @@ from threading import Event, Thread, current_thread
 from typing import Final
 
 from appliance.formats.lease import Mode, covers
+from appliance.lease.client import ClockLook
 from appliance.lease.wire import Age, Attend, Recalled, WantedLease
 from timeagent.errors import ShardUnavailable, TenureError, TryAgain
 from timeagent.units import SECOND, Span
@@ -279,8 +280,10 @@ def keep_unused(keeper: Keeper, lease: Lease) -> bool:
     return True
 
 
-def use_again(keeper: Keeper, wanted: Mapping[str, Mode], *, together: bool) -> tuple[list[Lease], list[Lease]]:
-    """Return unused leases for all of these domains, or none; and those that have to be given back first.
+def use_again(
+    keeper: Keeper, wanted: Mapping[str, Mode], *, together: bool
+) -> tuple[list[Lease], list[Lease], ClockLook | None]:
+    """Return unused leases for all of these domains, or none; those that have to be given back first; and the time.
 
     Whoever asks for a set that is here in part gives that part back first, so that all sets are taken in one order.
     ``together``: false where they must not be under a session lease, which knows no caps of theirs. Raises BadTime.
@@ -288,8 +291,9 @@ def use_again(keeper: Keeper, wanted: Mapping[str, Mode], *, together: bool) -> 
     with keeper.lock:
         here = [lease for lease in keeper.unused if lease.domain in wanted]
         if not here:
-            return [], []
-        now = keeper.time.now()
+            return [], [], None
+        came = ClockLook.of(keeper.time)  # before any of them is taken
+        now = came.now
         found: dict[str, Lease] = {}
         for lease in here:
             del keeper.unused[lease]
@@ -298,9 +302,9 @@ def use_again(keeper: Keeper, wanted: Mapping[str, Mode], *, together: bool) -> 
             if usable and lease.ended is None and not lease.recalled and covers(lease.mode, wanted[lease.domain]):
                 found.setdefault(lease.domain, lease)
         if len(found) < len(wanted):
-            return [], here
+            return [], here, None
         taken = [found[domain] for domain in sorted(found)]
-        return taken, [lease for lease in here if lease not in taken]
+        return taken, [lease for lease in here if lease not in taken], came
 
 
 def unused_for_long(keeper: Keeper) -> list[Lease]:

@@ -19,7 +19,6 @@ from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.lease import Holder, Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockLook
 from appliance.lease.wire import Denied
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check_callable, check_type
@@ -148,12 +147,10 @@ class Session:
         wanted = asking.wanted_modes(domains, mode)
         together = asking.chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
         with self._acquires.under_way(given_up) as over:
-            leases, misfits = recalls.use_again(self.keeper, wanted, together=together)
+            leases, misfits, came = recalls.use_again(self.keeper, wanted, together=together)
             if misfits:
                 self._give_back(misfits)
-            if leases:
-                came = ClockLook.of(self._time)
-            else:
+            if came is None:
                 with self._recalls.in_no_circle() as stuck:
                     leases, came = self._leasing.acquire(
                         wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting

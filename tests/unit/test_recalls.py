@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -18,7 +18,7 @@ from appliance.session.held import Loss
 from appliance.session.stamping import Publication
 from tests.support.cluster import HandSite, Site, hand_sites, sites
 from tests.support.values import NOW_NS
-from timeagent.errors import BadRequest, LeaseLost, TryAgain
+from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -259,6 +259,25 @@ def test_lease_that_may_be_over_is_not_handed_out(site: HandSite) -> None:
     (second,) = session.acquire("a", sticky_s=LONG)
     second.check()
     assert second.fence > first[0].fence
+
+
+# Its clock has a bound, and no signed time.
+def test_lease_that_cannot_be_handed_out_now_is_handed_out_later(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = site.session()
+    with session.acquire("a", sticky_s=LONG) as first:
+        pass
+
+    def refused() -> NoReturn:
+        raise BadTime("planted", "no signed time")
+
+    monkeypatch.setattr(site.time, "now_and_token", refused)
+    with pytest.raises(BadTime):
+        session.acquire("a", timeout_s=0)
+    monkeypatch.undo()
+    with session.acquire("a", timeout_s=0) as again:
+        assert [each.fence for each in again] == [each.fence for each in first]
 
 
 def test_stronger_mode_than_the_one_that_is_kept_is_asked_for_anew(site: HandSite) -> None:

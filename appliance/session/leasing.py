@@ -386,19 +386,22 @@ class Leasing:
         groups = self._grouped(
             half for half in halves if half.session_lease is not None or (half.first or half) not in doubtful
         )
+        words = {
+            half: _giving(half, abandoned=(half.first or half) in doubtful) for _, group in groups for half in group
+        }
+        left = self.session_leases.leave(words)  # all, before a shard is asked: whatever ends that, they are owed
         for place, (shard, group) in enumerate(reversed(groups)):
             if self._keeper.routes.map.owner_of(shard) is None:  # it has gone, and what it had is the other half's
                 for half in group:
                     half.delivered = half.second is not None
                 continue
-            givings = {half: _giving(half, abandoned=(half.first or half) in doubtful) for half in group}
-            left = self.session_leases.leave(givings)
+            givings = {half: words[half] for half in group}
             try:
                 give_up = None
                 if until_boot_ns is not None:
                     share = (until_boot_ns - self._time.boot_ns()) // (len(groups) - place)
                     give_up = self._time.now().latest + share
-                for session_lease in left:
+                for session_lease in (each for each in left if each.shard == shard):
                     mine = [lease for lease in givings if lease.session_lease is session_lease]
                     answer = self.session_leases.drop(session_lease, mine, give_up)
                     if answer is not None:

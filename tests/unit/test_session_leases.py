@@ -269,6 +269,23 @@ def test_word_that_was_lost_is_said_again_with_its_watermark(site: HandSite) -> 
 
 
 # While a call is out that may have brought a lease, nobody can say that it is unknown here.
+def test_giving_back_that_is_interrupted_at_one_shard_is_made_good_at_the_others(site: HandSite) -> None:
+    session = together(site)
+    kept = session.acquire(*names_of(site, 0, 2)[1:], *names_of(site, 1, 2)[1:])
+    leases = session.acquire(*names_of(site, 0, 1), *names_of(site, 1, 1))
+
+    def interrupted(requests: list[Request]) -> None:
+        site.transports[1].before = lambda _: None
+        raise KeyboardInterrupt
+
+    site.transports[1].before = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        session.relinquish(leases)
+    grow(site, session, 2 * TERM)
+    assert has(site, *(each.domain for each in leases))
+    session.check_held(kept)
+
+
 def test_lease_that_is_on_its_way_is_not_given_back(site: HandSite) -> None:
     session = together(site)
     first, second = names_of(site, 0, 2)

@@ -229,6 +229,7 @@ class LeaseClient:
         map_number: int = FIRST_MAP,
         above: Mapping[str, wire.Above] = _NONE,
         caps: Mapping[str, Instant] = _NONE,
+        give_up_ns: Instant | None = None,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
@@ -236,7 +237,7 @@ class LeaseClient:
         the places in its queues so long, for the same asks to be made again. ``mode``: of those given as a text only.
         ``session_id``: of the session lease whose expiry is theirs. ``sent``: what the clock says, if it was just read.
         ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
-        ``caps``: by domain, until when at most. A grant that is too late or suspect is given back. Raises BadTime.
+        ``caps``: by domain, until when. ``give_up_ns``: as for ``renew``. Late or suspect ones go back. Raises BadTime.
         """
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or ClockLook.of(self._time)
@@ -265,7 +266,7 @@ class LeaseClient:
             )
             for each in asked
         ]
-        return self._exchange(requests, asked, sent.token, wait_ns)
+        return self._exchange(requests, asked, sent.token, wait_ns, give_up_ns)
 
     def renew(
         self,
@@ -348,16 +349,15 @@ class LeaseClient:
         Over says what the shard made of it: ``expired`` if it had broken the lease before.
         ``give_up_ns``: as for ``renew``; only then the clock is read, and BadTime raised.
         """
-        names = self._request_ids(len(givings))
         requests: list[wire.Request] = [
-            replace(each, request_id=name) for each, name in zip(givings, names, strict=True)
+            replace(each, request_id=name) for each, name in zip(givings, self._request_ids(len(givings)), strict=True)
         ]
         return self._exchange(requests, givings, None, give_up_ns=give_up_ns, patient=True)
 
     # -- session leases ------------------------------------------------------------------------------------------------
 
-    def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
-        """Ask for a session lease, going by a map. Raises BadTime."""
+    def begin_session(self, term_ns: Span, map_number: int, give_up_ns: Instant | None) -> SessionResult:
+        """Ask for a session lease, going by a map. ``give_up_ns``: as for ``renew``. Raises BadTime."""
         sent = ClockLook.of(self._time)
         request = wire.BeginSession(
             request_id=self._randomness.randbytes(16),
@@ -366,7 +366,7 @@ class LeaseClient:
             term_ns=term_ns,
             expiry_ns_max=sent.now.latest + term_ns,
         )
-        return self._about_session(request, sent)
+        return self._about_session(request, sent, give_up_ns)
 
     def renew_session(
         self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None, map_number: int = FIRST_MAP

@@ -116,10 +116,10 @@ class SessionLeases:
 
     # -- taking leases under one ---------------------------------------------------------------------------------------
 
-    def ready(self, shard: int, map_number: int) -> SessionLease | LeaseUnavailable:
+    def ready(self, shard: int, map_number: int, give_up_ns: Instant | None = None) -> SessionLease | LeaseUnavailable:
         """Return one that is good for longer than a renewal period; begin it by a map, or renew it, where it has to be.
 
-        Raises BadTime.
+        ``give_up_ns``: no answer to that is waited for beyond it. Raises BadTime.
         """
         session_lease = self._of.get(shard)
         if session_lease is not None and not session_lease.over:
@@ -129,7 +129,7 @@ class SessionLeases:
             if not session_lease.over and self._time.now().surely_before(end):
                 return session_lease
         term = self._policy.lease_term_max_ns
-        result = self._keeper.client(shard).begin_session(term, map_number)
+        result = self._keeper.client(shard).begin_session(term, map_number, give_up_ns)
         if not isinstance(result, Stands):
             return _unavailable(result)
         with self._keeper.lock:
@@ -405,13 +405,26 @@ class SessionLeases:
             if lease.second is None and lease.first is None and lease.ended is None:
                 key = by.shards_of(lease.domain)[-1], lease.term_ns, lease.session_lease is not None
                 groups.setdefault(key, []).append(lease)
-        for shard, term_ns, together in sorted(groups):
-            self._take_some(shard, groups[shard, term_ns, together], term_ns, by, together=together)
+        end = min((lease.expiry_ns for group in groups.values() for lease in group), default=0)
+        for place, (shard, term_ns, together) in enumerate(sorted(groups)):
+            latest = self._time.now().latest
+            share = (end - latest) // (len(groups) - place + 1)  # for each, and for who renews then
+            give_up = latest + (share if share > 0 else self._policy.attempt_timeout_ns)
+            self._take_some(shard, groups[shard, term_ns, together], term_ns, by, give_up, together=together)
 
-    def _take_some(self, shard: int, leases: Sequence[Lease], term_ns: Span, by: ShardMap, *, together: bool) -> None:
+    def _take_some(
+        self,
+        shard: int,
+        leases: Sequence[Lease],
+        term_ns: Span,
+        by: ShardMap,
+        give_up_ns: Instant,
+        *,
+        together: bool,
+    ) -> None:
         try:
             with self.asking(shard):
-                session_lease = self.ready(shard, by.number) if together else None
+                session_lease = self.ready(shard, by.number, give_up_ns) if together else None
                 if isinstance(session_lease, LeaseUnavailable):
                     return
                 client = self._keeper.client(shard)
@@ -425,6 +438,7 @@ class SessionLeases:
                     map_number=by.number,
                     above=above_of(shard, leases),
                     caps={lease.domain: cap for lease in leases if (cap := lease.cap_ns()) is not None},
+                    give_up_ns=give_up_ns,
                 )
                 useless: list[Relinquish] = []
                 for lease, result in zip(leases, results, strict=True):

@@ -661,6 +661,29 @@ def test_second_half_of_a_lease_that_is_recalled_is_not_given_back_without_a_wor
     rival.acquire("d", timeout_s=0)
 
 
+# Its loss is told when it is over, or an attempt later.
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_silent_shard_that_comes_is_not_waited_for_long_beyond_the_end_of_a_lease(
+    site: MovingSite, monkeypatch: pytest.MonkeyPatch, *, together: bool
+) -> None:
+    session = site.session(session_leases=together)
+    told: list[Span] = []
+    session.on_lost(lambda loss: told.append(site.time.midpoint_ns - loss.lease.expiry_ns))
+    session.acquire("d", timeout_s=0)
+    site.both()
+    way = site.transport(NEW)
+
+    def silent(requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        site.time.advance(timeout_ns)
+        raise ShardUnavailable("planted", "nothing came")
+
+    monkeypatch.setattr(way, "call", silent)
+    while not told:
+        site.time.advance(100 * MS)
+        session.renew_due()
+    assert told[0] < site.policy.attempt_timeout_ns
+
+
 # Its other half is renewed meanwhile.
 def test_lease_is_unknown_while_the_shard_of_its_second_half_does_not_answer(site: MovingSite) -> None:
     session = site.session()

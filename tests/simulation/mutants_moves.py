@@ -39,7 +39,7 @@ MOVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that came raises no domain that it remembers",
-        one(shard, "Shard._risen", "if state is not None:", "if state is None:"),
+        one(shard, "Shard._risen", "(state := self._store.read(domain)) is not None", "False"),
         "witnesses",
         "moves",
     ),

@@ -192,8 +192,8 @@ class SharedWriter:
         self._files = files
         self._doubts: dict[tuple[str, str], bytes | None] = {}
         """Attempts whose outcome is open, by bag and name: with the incarnation of the node's writer that may have
-        written them, or may still; None where only the own file is in doubt. Neither is handed in again: what the
-        node's writer says of a later file says nothing of an earlier one."""
+        written them, or may still (empty: whichever it is); None where only the own file is in doubt. Neither is handed
+        in again: what the node's writer says of a later file says nothing of an earlier one."""
 
     def write(self, file: FrameFile) -> Outcome:
         """Publish the frame, here or there, and find out what became of it. May be repeated while that is Unknown.
@@ -204,7 +204,11 @@ class SharedWriter:
         """
         if _key(file) in self._doubts:
             return self._decided(file, self._own.write(file))
-        answer = self._door.submit(file.bag, file.data)
+        try:
+            answer = self._door.submit(file.bag, file.data)
+        except BaseException:  # Ctrl-C while the answer was waited for: the frames may have been handed in
+            self._doubts[_key(file)] = b""
+            raise
         match answer:
             case None:
                 self._doubts[_key(file)] = None
@@ -242,7 +246,10 @@ class SharedWriter:
         wanted = [piece.payload for piece in pieces(file.data)[0]]
         for entry in contents.lock.entries:
             name = self._grid.data_name(entry.name)
-            theirs = name is not None and (name.writer, name.incarnation) == (file.name.writer, incarnation)
+            theirs = name is not None and (name.writer, incarnation or name.incarnation) == (
+                file.name.writer,
+                name.incarnation,
+            )
             if theirs and any(piece.payload in wanted for piece in self._files.pieces_of(file.bag, entry)):
                 return Committed()
         return own

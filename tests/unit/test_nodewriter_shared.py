@@ -127,6 +127,22 @@ def test_what_is_not_taken_is_written_by_oneself() -> None:
     assert INCARNATION.hex() in names[0]
 
 
+def interrupted(door: Door) -> None:
+    def says(_: Outcome) -> Handed:
+        raise KeyboardInterrupt
+
+    door.says = says
+
+
+def test_what_was_handed_in_when_its_writer_was_interrupted_is_found() -> None:
+    w = world(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        w.shared.write(w.file)
+    w.close()
+    assert w.shared.resolve(w.file) == Committed()
+    assert w.settled() == [b"m"]
+
+
 @pytest.mark.parametrize("door", [silent, idle])
 def test_doubt_is_unknown_and_the_same_again_decides_it_by_a_file_of_its_own(door: Callable[[Door], None]) -> None:
     w = world(door)

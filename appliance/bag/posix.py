@@ -70,9 +70,10 @@ class PosixStorage:
 
     listing_pause_ns: Span = 0
 
-    def __init__(self, root: Path) -> None:
-        """Take the root, which must exist. Touches nothing yet."""
+    def __init__(self, root: Path, *, at_work: bool = False) -> None:
+        """Take the root, which must exist. Touches nothing yet. ``at_work``: it is one: empty, it is not mounted."""
         self._root = os.fspath(root)
+        self._at_work = at_work
         self._numbers = itertools.count(1)
 
     # What the operating system says becomes an Environment error in each verb by itself: a context manager around them
@@ -273,6 +274,8 @@ class PosixStorage:
         return True
 
     def _mkdir(self, path: str) -> None:
+        if self._at_work and "/" not in path and not os.listdir(self._root):
+            raise OSError(errno.ENOENT, f"{self._root} is empty: its file system is not mounted")
         for _ in range(_TRIES):
             try:
                 os.mkdir(self._full(path), _DIRECTORY_MODE)

@@ -49,10 +49,10 @@ def parse_root(named: str | os.PathLike[str]) -> Root:
     return address
 
 
-def storage_at(root: Root) -> Storage:
+def storage_at(root: Root, *, at_work: bool = False) -> Storage:
     """Return the storage at a root. Touches nothing yet. Raises BadConfiguration where a library is missing."""
     if isinstance(root, Path):
-        return PosixStorage(root)
+        return PosixStorage(root, at_work=at_work)
     from .objects import ObjectStorage, RemoteBucket  # noqa: PLC0415 - who has a directory need not load it
 
     return ObjectStorage(RemoteBucket(root))
@@ -167,4 +167,4 @@ class PlacedStorage:
 
 def cluster_storage_at(root: Root) -> Storage:
     """Return the storage of the cluster at a root, with the stores that its logs are in; as ``storage_at``."""
-    return PlacedStorage(storage_at(root), lambda named: storage_at(parse_root(named)))
+    return PlacedStorage(storage_at(root, at_work=True), lambda named: storage_at(parse_root(named), at_work=True))

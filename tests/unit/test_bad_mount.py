@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.posix import _environment
+from appliance.bag.writing import Committed, Unknown
 from appliance.cluster import Cluster
 from tests.support.cluster import Site, tree
 from tests.support.mounts import fill, make_read_only, small_mount
@@ -134,6 +135,21 @@ def test_mount_that_becomes_read_only_is_read_and_closes_nothing(
     assert said.is_error(74, "mount-refused"), said.err
     assert "Read-only file system" in said.err
     assert tree(root) == before
+
+
+# What was said to be Committed would be hidden by the next mount, on the disk of one machine.
+def test_root_that_is_unmounted_under_a_writer_takes_nothing(site: Site) -> None:
+    with site.open() as cluster, cluster.session() as session, session.acquire("a") as leases:
+        assert isinstance(session.publish("log", [b"1"], under=leases), Committed)
+        site.root.rename(site.root.with_name("elsewhere"))
+        site.root.mkdir()
+        cluster.time.sleep(2 * site.policy.span_ns)
+        outcome = session.publish("log", [b"2"], under=leases)
+        assert isinstance(outcome, Unknown)
+        assert "its file system is not mounted" in outcome.reason
+        assert tree(site.root) == {}
+        site.root.rmdir()
+        site.root.with_name("elsewhere").rename(site.root)
 
 
 # Whoever works with several roots must know which of them it was.

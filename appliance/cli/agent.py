@@ -99,17 +99,19 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], options:
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
     cluster.policy.on_change(lambda policy: assumed.state(policy.assumed_radius_ns))
     cluster.policy.start()
-    doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
-    if settings.listen is not None:
-        doors.append(nonce_door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
-    if settings.roughtime_listen is not None and delegations is not None:
-        server = RoughServer(agent.now, delegations)
-        doors.append(rough_door(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
-    shown = [each.name for each in listed if each.source is not assumed or cluster.policy.newest.assumed_radius_ns]
-    fields = {"node": cluster.settings.node, "directory": str(directory), "sources": shown}
-    present(options, "tenure.time.run", fields)
-    note(f"tenure: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")
+    doors = []
     try:
+        if settings.listen is not None:
+            doors.append(nonce_door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
+        if settings.roughtime_listen is not None and delegations is not None:
+            server = RoughServer(agent.now, delegations)
+            at = settings.roughtime_listen
+            doors.append(rough_door(bind_udp(at.host, at.port), server))
+        doors.append(nonce_door(bind_unix(directory), agent, local_door=True))
+        shown = [each.name for each in listed if each.source is not assumed or cluster.policy.newest.assumed_radius_ns]
+        fields = {"node": cluster.settings.node, "directory": str(directory), "sources": shown}
+        present(options, "tenure.time.run", fields)
+        note(f"tenure: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")
         Daemon(agent, clock, listed, doors, evidence, Notifier()).run(stop)
     finally:
         for door in doors:

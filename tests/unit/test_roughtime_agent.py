@@ -24,6 +24,7 @@ from tests.support.warm import WarmProcess
 from timeagent.clock import SystemClock
 from timeagent.keys import Purpose, load_node_key
 from timeagent.roughtime.malfeasance import decode_report, encode_report
+from timeagent.sources.nonce import DOOR_NAME
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -155,6 +156,22 @@ def test_running_agent_keeps_a_report_of_servers_that_contradict_each_other(
     assert {each["public_key"] for each in told["accused"]} == {
         base64.b64encode(public).decode() for public, _ in servers.values()
     }
+
+
+# Whoever looks for an agent would find its door, and wait for nobody.
+@pytest.mark.parametrize("door", ["listen", "roughtime_listen"])
+def test_agent_that_cannot_listen_leaves_no_door_behind(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    monkeypatch.setattr("appliance.cli.agent.stop_on_signals", threading.Event)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        (site.node_dir() / "time.toml").write_text(f'{door} = "127.0.0.1:{taken.getsockname()[1]}"\n')
+        assert main(["time", "run", *site.options()]) == 74
+    assert "door-unbound" in capsys.readouterr().err
+    runtime = site.settings["node1"].runtime
+    assert runtime is not None
+    assert not (runtime / DOOR_NAME).exists()
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -276,7 +276,11 @@ class ShardRoutes:
         found = list(page.leases)
         with contextlib.closing(self._to_look(shard, node)) as line:
             while page.more:
-                page = self._page(line, shard, node, replace(question, after_domain=page.after_domain))
+                if page.after_domain <= question.after_domain:
+                    what = f"shard {shard_text(shard)} at node {node} shows one page of its leases again and again"
+                    raise ShardUnavailable("no-answer", what, hint=f"see which release {node} runs: tenure shards ls")
+                question = replace(question, after_domain=page.after_domain)
+                page = self._page(line, shard, node, question)
                 found += page.leases
         return page.numbers, found
 

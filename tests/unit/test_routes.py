@@ -233,6 +233,20 @@ class Silent(UnixTransport):
         raise ShardUnavailable("no-answer", f"{len(requests)} requests, and nothing within {timeout_ns} ns")
 
 
+# Whoever asked for all leases would never have done, and need more and more memory.
+@pytest.mark.parametrize("pages", [[""], ["a", "a"], ["b", "c", "a"]])
+def test_shard_whose_pages_do_not_go_on_is_asked_no_more(
+    town: Town, monkeypatch: pytest.MonkeyPatch, pages: list[str]
+) -> None:
+    ahead = iter(pages)
+    answer: Any = lambda *_: SimpleNamespace(leases=(), more=True, after_domain=next(ahead))  # noqa: E731
+    monkeypatch.setattr(town, "_page", answer)
+    monkeypatch.setattr(town, "_to_look", lambda *_: SimpleNamespace(close=lambda: None))
+    with pytest.raises(ShardUnavailable, match="shard 0 at node node-b shows one page"):
+        town.inspect(0)
+    assert list(ahead) == []
+
+
 def test_shard_that_stands_still_is_told_from_one_that_nobody_runs(
     town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

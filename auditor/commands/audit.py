@@ -175,7 +175,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         print_json("tenure.audit.export", {"directory": str(arguments.parquet), "rows": rows})
     else:
         for name, count in rows.items():
-            say(f"{arguments.parquet / name}.parquet  {count:,} rows")
+            say(f"{printable(str(arguments.parquet / name))}.parquet  {count:,} rows")
     return 0
 
 
@@ -185,7 +185,7 @@ def against(arguments: argparse.Namespace, tree: Tree, twin: Tree, result: Audit
 
     other = audit(twin, root_key=pinned(arguments.root_key), options=Options(jobs=arguments.jobs))
     if other.findings:
-        note(f"{arguments.against} has {len(other.findings)} findings of its own: audit it too")
+        note(f"{printable(str(arguments.against))} has {len(other.findings)} findings of its own: audit it too")
     return compared(result, other, tree, twin)
 
 

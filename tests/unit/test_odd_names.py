@@ -67,13 +67,14 @@ def test_audit_says_the_same_in_every_way_of_reading(copy: Path, tmp_path: Path,
     assert {"\\xff\\xfe", "\\x5cxff\\x5cxfe"} <= told
     assert sum(each["code"] == "early-grant" for each in findings) == 1
     subprocess.run(["tar", "-cf", "copy.tar", "tree"], cwd=tmp_path, check=True)
+    (tmp_path / "\x1b[31m").symlink_to(copy)
     for words in (
         (copy, "--jobs", "2"),
         (copy, "--db", tmp_path / "db"),
         (copy, "--db", tmp_path / "db"),
         (copy, "--db", tmp_path / "other\udcff%3f?#", "--jobs", "2"),
         (tmp_path / "copy.tar",),
-        (tmp_path / "copy.tar", "--against", copy),
+        (tmp_path / "copy.tar", "--against", tmp_path / "\x1b[31m"),
     ):
         assert json.loads(say("audit", *words, "--json").out)["findings"] == findings, words
 

@@ -75,6 +75,8 @@ def run_top(options: argparse.Namespace) -> int:
 
 def _offline(options: argparse.Namespace) -> int:
     """Show a copy; it is read while the screen is open already."""
+    from auditor.timeline.timeline_reader import reading_index  # noqa: PLC0415 - the auditor, only when called
+
     from .sources.record import RecordSource  # noqa: PLC0415
 
     if options.path or options.root:
@@ -89,13 +91,14 @@ def _offline(options: argparse.Namespace) -> int:
             raise source.reading.error
     elif not copy.exists():
         raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
-    if _as_text(options):
+    with reading_index(index_file):
+        if not _as_text(options):
+            return _open_screen(source)
         try:
             return _print(source.state_at(), options)
         finally:
             if source.reading.answer is not None:
                 source.reading.answer.timeline.close()
-    return _open_screen(source)
 
 
 def _serve(options: argparse.Namespace) -> int:

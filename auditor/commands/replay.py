@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
-from auditor.columns.audit_file import INDEX_ERRORS
 from auditor.columns.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.timeline.report import SCHEMA, json_fields, newest_delivered, text_lines
-from auditor.timeline.timeline_reader import Timeline, open_audited
+from auditor.timeline.timeline_reader import Timeline, open_audited, reading_index
 from auditor.timeline.what_if import Changes, changes, judged_timeline
 from timeagent.console import Progress, argument, print_json, printable, say, say_all, together, whole_from
 from timeagent.errors import BadRequest
@@ -54,12 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     tree = None if arguments.path is None else open_tree(arguments.path, arguments.store)
     timeline, changed = _read(arguments, tree, lens)
     try:
-        return _shown(arguments, tree, lens, timeline, changed)
-    except INDEX_ERRORS as problem:
-        if arguments.db is None:
-            raise
-        hint = "remove it, and make it with: tenure audit PATH --db FILE"
-        raise BadRequest("not-an-index", f"{arguments.db} is damaged: {problem}", hint=hint) from None
+        with reading_index(arguments.db):
+            return _shown(arguments, tree, lens, timeline, changed)
     finally:
         timeline.close()
 

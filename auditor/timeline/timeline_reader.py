@@ -16,6 +16,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -471,6 +472,18 @@ class AuditedTree:
     def close(self) -> None:
         """Let go of the file: others may write to it again. Nothing can be asked any more."""
         self.timeline.close()
+
+
+@contextmanager
+def reading_index(path: Path | None) -> Iterator[None]:
+    """Read from a database in a block. Raises BadRequest where it is damaged; None: it is gone with its timeline."""
+    try:
+        yield
+    except INDEX_ERRORS as problem:
+        if path is None:
+            raise
+        hint = "remove it, and make it with: tenure audit PATH --db FILE"
+        raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=hint) from None
 
 
 def open_audited(path: Path) -> AuditedTree:

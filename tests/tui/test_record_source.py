@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import apsw
 import pytest
 
 from appliance.cluster import Cluster
@@ -217,6 +218,22 @@ def test_wrong_use_of_an_index_is_named(copy: Path, tmp_path: Path, capsys: pyte
     assert main(["top", "--db", str(tmp_path / "index"), "--once", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "tenure.top"
     assert "account/2" in of_copy or "bank" in of_copy
+
+
+# Its head is whole: what is wrong is found where it is read.
+@pytest.mark.parametrize("words", [["--once"], []])
+def test_index_that_lacks_a_table_is_refused_by_name(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    file = tmp_path / "index"
+    assert main(["audit", str(copy), "--db", str(file)]) == 0
+    apsw.Connection(str(file)).execute("DROP TABLE standing")
+    monkeypatch.setattr("tui.cli._open_screen", lambda source: source.state_at())
+    monkeypatch.setattr("tui.cli._as_text", lambda _: bool(words))
+    assert main(["top", "--db", str(file), *words]) == 2
+    said = capsys.readouterr().err
+    assert f"{file} is damaged" in said
+    assert "[not-an-index]" in said
 
 
 def test_end_of_a_copy_has_what_the_audit_found(copy: Path) -> None:

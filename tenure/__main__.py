@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import TenureError
+from timeagent.errors import Environment, TenureError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,6 +175,10 @@ def _guarded(words: list[str]) -> int:
         return BROKEN_PIPE
     except OSError as problem:
         return report_os_error(problem)
+    except RuntimeError as problem:
+        if str(problem) != "can't start new thread":
+            raise
+        return report_error(Environment("no-threads", str(problem), hint="raise TasksMax, LimitNPROC or ulimit -u"))
     return status
 
 

@@ -7,6 +7,7 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -303,6 +304,27 @@ def test_bug_is_a_traceback_and_an_exit_code_of_its_own(
     assert err.startswith("Traceback (most recent call last):")
     assert type(bug).__name__ in err
     assert err.splitlines()[-1] == DEFECT
+
+
+# The operating system refuses it, as a descriptor: no defect of the program.
+def test_thread_that_cannot_be_had_is_the_systems_word(
+    planted: Callable[[Callable[[argparse.Namespace], int]], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def run(_: argparse.Namespace) -> int:
+        threading.Thread(target=print).start()
+        return 0
+
+    planted(run)
+    monkeypatch.setattr(threading, "_start_joinable_thread", refuse)
+    assert entry.main(["read"]) == 74
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tenure: can't start new thread [no-threads]"
+    assert lines[1].startswith("  way out: ")
 
 
 def test_family_that_cannot_be_imported_is_a_defect(

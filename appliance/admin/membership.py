@@ -172,7 +172,12 @@ def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None
         raise Environment("key-exists", f"{there} exists already: a node lives there", hint="name another --node-dir")
     existed = is_there(directory)
     try:
-        publics = make_node_keys(directory)
+        try:
+            publics = make_node_keys(directory)
+        except Environment as problem:
+            if problem.code == "key-exists":  # all that is there by now is another's, who was faster
+                paths.clear()
+            raise
         if root_key:
             try:
                 save_private_key(*root_key)

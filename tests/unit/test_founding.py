@@ -248,6 +248,24 @@ def test_root_key_that_another_made_just_now_is_left_to_it(
     assert storage.files == {}
 
 
+# Two calls of one machine, as of two tools that set it up: both have found its directory empty.
+def test_keys_that_another_made_just_now_are_left_to_it(
+    storage: Rooted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(directory: Path) -> dict[Purpose, bytes]:
+        monkeypatch.undo()
+        init(storage, tmp_path)
+        return make_node_keys(directory)
+
+    monkeypatch.setattr(membership, "make_node_keys", slowly)
+    with pytest.raises(Environment) as caught:
+        init(Rooted(), tmp_path)
+    assert caught.value.code == "key-exists"
+    settings = load_settings(tmp_path / "nodes" / "node1")
+    assert all(settings.key(purpose) for purpose in Purpose)
+    assert load_private_key(settings.directory / "root.key").public == settings.root_key
+
+
 @pytest.mark.parametrize("node", ["", "Node", "a.b", "-a", "x" * 64])
 def test_bad_node_name_is_refused_before_anything_is_made(storage: Rooted, tmp_path: Path, node: str) -> None:
     with pytest.raises(BadRequest):

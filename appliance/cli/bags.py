@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from itertools import islice
@@ -42,7 +43,7 @@ _DAYS_MAX: Final = INSTANT_MAX // DAY
 
 def _list(cluster: Cluster, options: Namespace) -> int:
     grid = cluster.logs.opened(options.log).grid
-    newest_first = list(islice(racks_there(cluster.context.storage, grid), options.last or None))
+    newest_first = list(islice(racks_there(cluster.context.storage, grid), min(options.last, sys.maxsize) or None))
     for rack in reversed(newest_first):
         view = view_rack(cluster.context, grid, rack)
         state = "retained" if view.retained else view.state if view.pack_bytes is None else "packed"

@@ -328,7 +328,7 @@ def named_fold(view: str, spec: str | None) -> Fold[Any]:
     module, _, name = spec.partition(":")
     try:
         fold = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as problem:
+    except Exception as problem:  # noqa: BLE001 - whatever a module does when it is imported
         hint = "write MODULE:NAME, with the module on PYTHONPATH"
         raise BadRequest("bad-fold", f"{spec!r} cannot be imported: {problem}", hint=hint) from None
     if not isinstance(fold, Fold) or fold.view != view:

@@ -113,12 +113,18 @@ def test_state_that_is_no_json_is_shown_as_bytes(
         (("view", "advance", "balances", "--fold", "no.such:THING"), "bad-fold"),
         (("view", "advance", "balances", "--fold", "json:dumps"), "bad-fold"),
         (("view", "advance", "balances", "--fold", "json"), "bad-fold"),
+        (("view", "advance", "balances", "--fold", ".:FOLD"), "bad-fold"),
+        (("view", "advance", "balances", "--fold", "no_python:FOLD"), "bad-fold"),
         (("view", "advance", "other", "--fold", "appliance.demo.bank:BALANCES"), "bad-fold"),
         (("view", "prune", "balances", "--keep", "0"), "bad-keep"),
         (("view", "advance", "balances"), "no-such-log"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(say: Say, site: Site, words: tuple[str, ...], code: str) -> None:
+def test_what_cannot_be_meant_is_refused_by_name(
+    say: Say, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: str
+) -> None:
+    (tmp_path / "no_python.py").write_text("FOLD =", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     if code != "no-such-log":
         publish(site, bank.Opening("1", "a", 10))
     assert f"[{code}]" in say(*words, status=2)[1]

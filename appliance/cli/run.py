@@ -112,7 +112,8 @@ def _run(options: Namespace) -> int:
     with tree, open_cluster(options) as cluster:
         try:
             asked = _asked(options)
-            purpose = options.purpose or (f"run {Path(name).name}" if options.elect is None else cluster.settings.node)
+            own = cluster.settings.node if options.elect is not None else processes.purpose_of("run", Path(name).name)
+            purpose = options.purpose or own
             with _held(cluster, asked, purpose, options, lambda: bool(came)) as leases, tree:
                 if options.lease is not None:
                     leases.sort(key=lambda lease: options.lease.index(lease.domain))
@@ -230,7 +231,8 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    whose = f"lock of {owner.seen.name}/{owner.seen.pid}" + ", held on if that dies" * options.hold_if_orphaned
+    whose = f"{owner.seen.name}/{owner.seen.pid}" + ", held on if that dies" * options.hold_if_orphaned
+    purpose = options.purpose or processes.purpose_of("lock of", whose)
 
     def gone() -> bool:
         return owner.gone() or bool(select.select([caller], [], [], 0)[0])
@@ -239,7 +241,7 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
         runtime = cluster.routes.runtime
         try:
             with (
-                _held(cluster, _all_of([options.domain], options), options.purpose or whose, options, gone) as (lease,),
+                _held(cluster, _all_of([options.domain], options), purpose, options, gone) as (lease,),
                 processes.Signals([signal.SIGTERM]) as signals,
             ):
                 lock = Lock(runtime, lease, owner, cluster.time)

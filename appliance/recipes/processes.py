@@ -102,6 +102,12 @@ def program_missing(word: str) -> int | None:
     return NOT_EXECUTABLE if "/" in word and os.path.exists(word) else NOT_FOUND
 
 
+def purpose_of(what: str, name: str) -> str:
+    """Return what others see as the reason, where nobody gives one: plain text of 128 bytes, whatever a file's name."""
+    plain = "".join(each if each.isprintable() else "?" for each in f"{what} {name}")
+    return plain.encode()[:128].decode(errors="ignore")
+
+
 def note_at_once(text: str) -> None:
     """Tell a person on stderr, and never wait: where it takes nothing now, or nobody reads it, nothing is said.
 

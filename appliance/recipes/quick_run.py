@@ -19,7 +19,7 @@ import time
 from timeagent.errors import LeaseLost
 
 from ..node import desk_wire as wire
-from .processes import HEARD, MS, SIGNALLED, ProcessTree, Run, Signals, note_at_once, program_missing
+from .processes import HEARD, MS, SIGNALLED, ProcessTree, Run, Signals, note_at_once, program_missing, purpose_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def quick_run(arguments: Sequence[str]) -> int | None:
     if connection is None:
         return None
     with wire.Line(connection) as line:
-        purpose = f"run {os.path.basename(words[0])}"
+        purpose = purpose_of("run", os.path.basename(words[0]))
         try:
             line.say(wire.LEASE, wire.VERSION, options["--lease"], options["--mode"], options["--wait"], purpose)
             answer = _awaited(line)

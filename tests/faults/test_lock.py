@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,15 @@ def test_lock_ends_with_its_owner(site: Site, cluster: Cluster, owner: subproces
     end(owner)
     wait_until(SystemClock(), lambda: is_free(cluster))
     assert list(locks(cluster.routes.runtime, NAME)) == []
+
+
+def test_lock_is_held_for_an_owner_of_any_name(site: Site, cluster: Cluster, tmp_path: Path) -> None:
+    shutil.copy("/bin/sleep", tmp_path / "a\tb")
+    with subprocess.Popen([tmp_path / "a\tb", "600"]) as owner:
+        locked = said(site, "lock", NAME, "--pid", owner.pid)
+        owner.kill()
+    assert locked.returncode == 0, locked.stderr
+    wait_until(SystemClock(), lambda: is_free(cluster))
 
 
 def test_shell_unlocks_what_it_has_locked_and_knows_its_fence(site: Site, cluster: Cluster) -> None:

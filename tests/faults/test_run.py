@@ -92,6 +92,13 @@ def test_file_that_is_no_program_is_told_by_its_code(stage: Stage, tmp_path: Pat
     assert run_to_the_end(stage, stage.fresh_name(), str(script)).returncode == 126
 
 
+# What others see as the reason is plain text and short; a file's name need not be.
+@pytest.mark.parametrize("name", ["x" * 200, "\u20ac" * 60, "a\tb", "\udcff"])
+def test_command_of_any_name_is_run(stage: Stage, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/bin/true")
+    assert run_to_the_end(stage, stage.fresh_name(), str(tmp_path / name)).returncode == 0
+
+
 SWALLOWED = """
 import signal, sys
 from appliance.cli import run

@@ -66,6 +66,14 @@ def test_command_is_told_its_lease_and_its_code_is_kept(site: Site, node: Node) 
     assert node.desk.handed_out == 1
 
 
+def test_command_of_any_name_is_run(site: Site, node: Node, tmp_path: Path) -> None:
+    names = ["x" * 200, "\u20ac" * 60, "a\tb", "\udcff"]
+    for name in names:
+        (tmp_path / name).symlink_to("/bin/true")
+        assert ended(site, "--lease", "a", "--", str(tmp_path / name)) == (0, "", "")
+    assert node.desk.handed_out == len(names)
+
+
 @pytest.mark.parametrize("words", [(), ("--mode", "IX"), ("--purpose", "said"), ("--lease", "other")])
 def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
     site: Site, node: Node, words: tuple[str, ...]

@@ -31,7 +31,7 @@ from timeagent.console import (
     together,
     with_verbs,
 )
-from timeagent.errors import BadRequest, Environment, TenureError
+from timeagent.errors import BadRequest, Environment
 from timeagent.units import INSTANT_MAX, SECOND, Span, parse_instant, parse_span, rfc3339
 
 from ..bag.closedbags import RackGone
@@ -103,7 +103,7 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Name
                     break
                 done += len(batch)
                 progress.show(done)
-    except (TenureError, KeyboardInterrupt):
+    except BaseException:  # an end by SIGTERM and an input that cannot be read any more among them
         if done:
             note(f"tenure: {counted(done, 'message')} committed to {options.log} before")
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from appliance.formats.birth import Marker
 from appliance.formats.framing import MESSAGE_BYTES_MAX, Kind
 from appliance.formats.stamped import sign
+from tenure.__main__ import main
 from tests.support.cluster import Site, fast_policy, tree
 from tests.support.spoken import Said, speaker
 from tests.support.values import WITNESS_KEY
@@ -400,6 +403,22 @@ def test_payload_over_the_limit_behind_good_ones_says_how_many_are_committed(
     said = say(*PUBLISH, *kind, *site.options(), stdin=lines + b"x" * (MESSAGE_BYTES_MAX + 1))
     assert said.is_error(2, "message-too-large")
     assert "4096 messages committed to log before" in said.err
+
+
+# Who does not know that would write them again.
+@pytest.mark.parametrize("end", [OSError(5, "Input/output error"), SystemExit(143), KeyboardInterrupt()])
+def test_publishing_that_is_cut_off_says_how_many_are_committed(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    def batches(_: object) -> Iterator[list[bytes]]:
+        yield [b"1", b"2"]
+        raise end
+
+    monkeypatch.setattr("appliance.cli.messages._batches", batches)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    with contextlib.suppress(SystemExit):
+        main([*PUBLISH, *site.options()])
+    assert "2 messages committed to log before" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [(), ("--kind", "log")])

@@ -28,6 +28,7 @@ from timeagent.console import (
     note,
     present,
     print_json,
+    printable,
     together,
     with_verbs,
 )
@@ -342,10 +343,15 @@ def _list_views(cluster: Cluster, options: Namespace) -> int:
         for fold in _view_names(cluster, f"{VIEWS}/{view}"):
             if parse_fold(fold) is None:
                 continue
-            path = f"{VIEWS}/{view}/{fold}"
-            horizons = [at for name in _view_names(cluster, path) if (at := parse_horizon(name)) is not None]
+            names, path = _view_names(cluster, f"{VIEWS}/{view}/{fold}"), printable(f"{VIEWS}/{view}/{fold}")
+            horizons = [at for name in names if (at := parse_horizon(name)) is not None]
             newest = max(horizons, default=None)
-            fields = {"view": view, "path": path, "checkpoints": len(horizons), **instant_fields("newest", newest)}
+            fields = {
+                "view": printable(view),
+                "path": path,
+                "checkpoints": len(horizons),
+                **instant_fields("newest", newest),
+            }
             reached = "" if newest is None else f", the newest at {rfc3339(newest)}"
             present(options, "tenure.view", fields, f"{path}  {counted(len(horizons), 'checkpoint')}{reached}")
     return 0

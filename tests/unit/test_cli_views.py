@@ -75,6 +75,14 @@ def test_view_without_a_checkpoint_says_how_to_make_one(say: Say, site: Site) ->
     assert "view advance balances" in say("view", "show", "balances", status=1)[1]
 
 
+# Who may write to the mount makes any directory there.
+def test_views_of_foreign_names_are_listed_as_text(say: Say, site: Site) -> None:
+    (site.root / "views" / "\x1b[31m\n\udcff" / ("0" * 64)).mkdir(parents=True)
+    shown = f"views/\\x1b[31m\\n\\xff/{'0' * 64}"
+    assert say("view", "ls")[0] == f"{shown}  0 checkpoints\n"
+    assert only(say("view", "ls", "--json")[0])["path"] == shown
+
+
 def test_fold_of_ones_own_is_imported(say: Say, site: Site) -> None:
     publish(site, bank.Opening("1", "a", 10))
     spec = ("--fold", "appliance.demo.bank:BALANCES")

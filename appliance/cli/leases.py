@@ -21,6 +21,7 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
+    printable,
     say,
     with_verbs,
 )
@@ -52,7 +53,7 @@ def _line(view: LeaseView, now: Instant) -> str:
     purpose = f"  ({view.holder.purpose})" if view.holder.purpose else ""
     queue = f"  {view.waiting} waiting" if view.waiting else ""
     session = "" if view.session_id is None else f"  session {view.session_id.hex()[-8:]}"
-    return f"{view.domain}  {view.mode} {phase}  {_who(view)}  {until}{session}{queue}{purpose}"
+    return printable(f"{view.domain}  {view.mode} {phase}  {_who(view)}  {until}{session}{queue}{purpose}")
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -309,7 +310,8 @@ def _confirmed(view: LeaseView, options: Namespace) -> str:
             what = f"the lease on {view.domain!r} is that of {_who(view)}; nobody is here to confirm its end"
             raise BadRequest("not-confirmed", what, hint="--yes DOMAIN --reason TEXT")
         until = rfc3339(view.expiry_ns)
-        note(f"{view.domain}: {view.mode} {view.phase} of {_who(view)} ({view.holder.purpose}), until {until} as yet")
+        whose = printable(f"{view.domain}: {view.mode} {view.phase} of {_who(view)} ({view.holder.purpose})")
+        note(f"{whose}, until {until} as yet")
         name = _typed("its name, to revoke it: ") if name is None else name
         reason = _typed("the reason: ") if reason is None else reason
     if name != view.domain:

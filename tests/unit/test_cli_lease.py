@@ -109,6 +109,14 @@ def test_lease_taken_by_hand_outlives_its_command_and_is_renewed_and_given_back(
     assert say("renew", "a", "--json", status=1).object["outcome"] == "unknown"
 
 
+# Control characters are refused; those that turn the rest of a line around, or break it, are not.
+def test_what_others_have_is_shown_as_text(say: Say) -> None:
+    say("acquire", "a\u202eb", "--purpose", "c\u2028d")
+    for verb in (("ls",), ("show", "a\u202eb")):
+        assert "a\\u202eb  X" in say(*verb).out
+        assert "(c\\u2028d)" in say(*verb).out
+
+
 # The longest term of the fast policy is far below a minute; the words say so where nobody reads JSON.
 def test_term_that_is_granted_for_less_than_was_asked_is_said(say: Say, node: Cluster) -> None:
     longest = node.policy.lease_term_max_ns

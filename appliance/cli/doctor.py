@@ -30,7 +30,7 @@ from typing import Any, Final
 from appliance.cluster import Cluster
 from timeagent import core
 from timeagent.clock import SystemClock
-from timeagent.console import Progress, argument, command, one_of, present, say
+from timeagent.console import Progress, argument, command, one_of, present, printable, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
 from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span, TimeInterval
@@ -94,7 +94,8 @@ def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], opt
         lines.append(f"{check.verdict:6}  {check.name:{width}}  {check.reason}")
         if check.way_out:
             lines.append(f"{'':6}  {'':{width}}  way out: {check.way_out}")
-    present(options, schema, fields | {"checks": [check.fields() for check in checks], "summary": counts}, *lines)
+    shown = fields | {"checks": [check.fields() for check in checks], "summary": counts}
+    present(options, schema, shown, *map(printable, lines))
     return exit_status(checks)
 
 

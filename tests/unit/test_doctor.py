@@ -337,6 +337,11 @@ def test_directory_that_is_not_there_fails_once_and_the_rest_is_not_known(
     assert "root" not in found
 
 
+def test_path_of_control_characters_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(tmp_path / "\x1b[31m")]) == 1
+    assert f"No such file or directory: {tmp_path}/\\x1b[31m\n" in capsys.readouterr().out
+
+
 def test_root_that_the_environment_names_is_looked_at(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,7 @@ class Locked(Tool[Hold]):
     def _again(self) -> Hold | None:
         with self._keeper.lock:
             lease = self._keeper.in_use(self._domain)
-            if lease is None:
+            if lease is None or not lease.uses:  # another thread gives it back just now
                 return None
             if self._reentrant and covers(lease.mode, self._mode):
                 lease.uses += 1

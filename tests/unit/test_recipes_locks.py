@@ -19,11 +19,12 @@ from timeagent.errors import BadRequest, LeaseLost, TryAgain
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from appliance.lease.wire import LeaseView
     from appliance.recipes.exclusion import Hold, Tool
+    from appliance.session.held import Lease
 
 
 @pytest.fixture
@@ -71,6 +72,24 @@ def test_session_that_asks_for_what_it_has_is_told_at_once(site: HandSite) -> No
         assert told.value.code == "held-here"
         assert len(site.transports[site.shard_of("d")].calls) == asked
         hold.check()
+
+
+# Its last use has ended, in another thread, and its shard has not heard of that: there is nothing to use once more.
+def test_mutex_that_is_being_given_back_is_not_had_once_more(site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = site.session()
+    mutex = Mutex(session, "d", reentrant=True)
+    relinquish = session.relinquish
+
+    def slowly(leases: Sequence[Lease]) -> bool:
+        with pytest.raises(TryAgain):
+            mutex.acquire(timeout_s=0)
+        return relinquish(leases)
+
+    with monkeypatch.context() as patch:
+        hold = mutex.acquire()
+        patch.setattr(session, "relinquish", slowly)
+        hold.relinquish()
+    mutex.acquire(timeout_s=0).check()
 
 
 def test_reentrant_use_has_the_same_fence_and_the_last_gives_it_back(site: HandSite) -> None:

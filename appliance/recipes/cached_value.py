@@ -258,8 +258,8 @@ class CachedValue:
             self._flush_later()
 
     def _flush_later(self) -> None:
-        self._flush_is_due = True
         self._later(self._flush_ns, self._flush_now)
+        self._flush_is_due = True  # once it is: there may be no thread to be had
 
     def _flush_now(self) -> None:
         with self._lock:

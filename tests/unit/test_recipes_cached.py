@@ -370,3 +370,20 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_wrong_step_is_noticed(name: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     check_noticed(monkeypatch, MUTANTS[name], {"stage": stage})
+
+
+# Without this nothing put later would be written until somebody asks for it.
+def test_value_put_after_one_for_which_no_thread_was_to_be_had_is_written_in_time(stage: Stage) -> None:
+    later = stage.one._later
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stage.one._later = refuse
+    with pytest.raises(RuntimeError):
+        stage.one.put(b"1")
+    stage.one._later = later
+    stage.one.put(b"2")
+    stage.ends()
+    assert stage.one.counts.flushes == 1
+    assert stage.two.get() == b"2"

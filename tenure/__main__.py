@@ -155,6 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write(said)
             sys.stderr.flush()
         return SOFTWARE
+    finally:
+        _forget_what_cannot_be_said()
 
 
 def _guarded(words: list[str]) -> int:
@@ -162,7 +164,11 @@ def _guarded(words: list[str]) -> int:
     from timeagent.console import note, report_error, report_os_error
 
     try:
-        status = _command(words)
+        try:
+            status = _command(words)
+        except SystemExit:  # a help is whole only when it is out
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     except TenureError as problem:
         return report_error(problem)
@@ -171,7 +177,6 @@ def _guarded(words: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
-        _forget_output()
         return BROKEN_PIPE
     except OSError as problem:
         return report_os_error(problem)
@@ -198,10 +203,13 @@ def _command(words: list[str]) -> int:
     return status
 
 
-def _forget_output() -> None:
+def _forget_what_cannot_be_said() -> None:
     """Send what is left in the buffer nowhere: flushed at the end, it would fail again and change the exit code."""
-    with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _terminated(_number: int, _frame: object) -> None:

@@ -379,6 +379,18 @@ def test_reader_that_goes_away_is_no_traceback(unbuffered: str) -> None:
         assert process.wait(60) == 141
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["bag", "--help"], ["time", "now", "--json"]])
+@pytest.mark.parametrize(("where", "code"), [("/dev/full", 74), ("| sleep 0", 141)])
+def test_what_cannot_be_shown_at_the_end_has_the_code_of_that(words: list[str], where: str, code: int) -> None:
+    to = where if where.startswith("|") else f"> {where}"
+    script = f'set -o pipefail; (sleep 0.5; exec "$@") {to}'
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    command = ["bash", "-c", script, "-", sys.executable, "-m", "tenure", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.returncode == code
+    assert "Exception ignored" not in done.stderr
+
+
 def test_python_without_assertions_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-O", "-m", "tenure", "time", "now"],

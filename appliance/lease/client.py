@@ -400,7 +400,7 @@ class LeaseClient:
             if isinstance(replies, LeaseUnavailable) or not isinstance(page := replies[0], wire.LeasePage):
                 return
             yield page.leases
-            after, more = page.after_domain, page.more
+            after, more = page.after_domain, page.more and page.after_domain > after  # or it is no page that goes on
 
     def _about_session(
         self, request: wire.BeginSession | wire.RenewSession, sent: ClockLook, give_up_ns: Instant | None = None

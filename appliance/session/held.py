@@ -196,7 +196,7 @@ class Keeper:
         after, more = below, True
         while more:
             (reply,) = ask([Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)], self.policy.attempt_timeout_ns)
-            if not isinstance(reply, LeasePage):
+            if not isinstance(reply, LeasePage) or (reply.more and reply.after_domain <= after):  # one that goes on
                 raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
             found += (each for each in reply.leases if each.domain.startswith(below))
             more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain

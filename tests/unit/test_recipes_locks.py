@@ -6,8 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from appliance.lease.wire import Acquire, Inspect, Relinquish, Request
+from appliance.lease.wire import Acquire, Inspect, LeasePage, Relinquish, Request
 from appliance.recipes.cached_value import CachedValue
 from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Locked, Mutex, RWLock, Semaphore
@@ -15,14 +16,14 @@ from appliance.recipes.mount_election import MountElection
 from appliance.session.endings import LossReason
 from appliance.session.held import Loss
 from tests.support.cluster import HandSite, hand_sites
-from timeagent.errors import BadRequest, LeaseLost, TryAgain
+from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from appliance.lease.wire import LeaseView
+    from appliance.lease.wire import LeaseView, Reply
     from appliance.recipes.exclusion import Hold, Tool
     from appliance.session.held import Lease
 
@@ -225,6 +226,22 @@ def test_slot_of_another_number_that_was_renewed_since_the_look_refuses(
         Semaphore(asker, "gpu", 5).acquire(timeout_s=0)
     assert told.value.code == "semaphore-size"
     hold.check()
+
+
+def test_shard_whose_pages_do_not_go_on_is_asked_no_more(site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = site.transports[site.shard_of("/semaphore:gpu/turn")]
+    asks, asked = shard.call, iter(range(3))
+
+    def answers(requests: list[Request], timeout_ns: int) -> list[Reply]:
+        replies = asks(requests, timeout_ns)
+        return [replace(each, more=next(asked) >= 0) if isinstance(each, LeasePage) else each for each in replies]
+
+    monkeypatch.setattr(shard, "call", answers)
+    session = site.session()
+    with pytest.raises(ShardUnavailable, match="does not say what is held"):
+        session.keeper.leases_below("/semaphore:gpu")
+    client = session.keeper.client(site.shard_of("/semaphore:gpu/turn"))
+    assert len(list(client.leases_under(bytes(16)))) == 1
 
 
 def test_slot_of_a_dead_holder_is_had_when_its_lease_is_past(site: HandSite) -> None:

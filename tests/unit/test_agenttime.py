@@ -182,6 +182,23 @@ def test_silence_of_the_agent_is_told_by_its_reason(bench: Bench) -> None:
     time.now()
 
 
+# It died, or stands still: nobody knows what it would say by now.
+def test_silence_of_an_agent_that_is_no_more_is_not_taken_for_its_word(bench: Bench) -> None:
+    clock, radius = bench.machine, 250 * MS
+    time = bench.time()
+    clock.step(HOUR)
+    bench.hand.agent.turn()
+    clock.pass_time(STALENESS_NS)
+    assert code_of(time) == "no-time"
+    clock.pass_time(1)
+    assert code_of(time) == "page-stale"
+    assert running_agent(bench.directory, clock, key_id=KEY.id, radius_ns_max=radius, is_own=lambda _: False) is None
+    (bench.directory / PAGE_NAME).unlink()
+    bench.hand.agent._page = PageWriter(bench.directory / PAGE_NAME)
+    bench.hand.run(2 * DISRUPTED_NS)
+    time.now()
+
+
 def test_agent_whose_key_has_ended_says_so_and_runs(bench: Bench) -> None:
     in_use = KeyInUse(KEY)
     bench.hand.agent._signer = in_use

@@ -221,9 +221,10 @@ class PageReader:
 _RUNS: Final = frozenset({"no-time", "key-ended", "clock-disrupted", "radius-too-wide"})
 """With these words an agent that runs says that it has nothing to say."""
 
-type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime]
+type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime | None]
 """What a look needs of a page: generation (as its word of memory), as of (boot, raw), true minus boot (earliest,
-latest), drift, how far it may grow, staleness, token. A tuple, because a look is taken apart in one go."""
+latest), drift, how far it may grow, staleness, token (None: it has no time to tell). A tuple, because a look is taken
+apart in one go."""
 
 
 class AgentTime:
@@ -294,6 +295,8 @@ class AgentTime:
         age = boot - as_of_boot
         if not 0 <= age <= stale_ns:
             return self._stale(age, stale_ns, again=again)
+        if token is None:
+            raise self._silent(self._reader.page())
         grown = 0
         if drift_ppm:
             grown = age * drift_ppm // 1_000_000 + 1
@@ -319,15 +322,15 @@ class AgentTime:
             raise BadTime(
                 "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_HINT
             )
-        if not page.token or not page.status.usable:
-            raise self._silent(page)
-        try:
-            token = SignedTime.decode(page.token, "the time page")
-        except Damaged as problem:
-            raise BadTime(
-                "page-damaged", problem.message, hint="run the agent and its readers from one version"
-            ) from None
-        self._check_key(token)
+        token = None
+        if page.token and page.status.usable:
+            try:
+                token = SignedTime.decode(page.token, "the time page")
+            except Damaged as problem:
+                raise BadTime(
+                    "page-damaged", problem.message, hint="run the agent and its readers from one version"
+                ) from None
+            self._check_key(token)
         ahead = page.ahead
         self._view = view = (
             int.from_bytes(page.generation, sys.byteorder),

@@ -404,10 +404,11 @@ def shards_of(registers: Registers, node: str) -> list[int]:
     return [shard for shard, owner in enumerate(registers.newest_map().owners) if owner == node]
 
 
-def has_left(registers: Registers, node: str) -> bool:
-    """Whether no key of a node counts any more, and no shard is its own. Touches the mount."""
-    keys = registers.newest_trust().keys
-    return not shards_of(registers, node) and all(e.revoked_from_ns is not None for e in keys if e.node == node)
+def has_left(registers: Registers, node: str, now: Instant) -> bool:
+    """Whether no key of a node counts at an instant, nor later, and no shard is its own. Touches the mount."""
+    keys = (each for each in registers.newest_trust().keys if each.node == node)
+    ended = all(each.revoked_from_ns is not None and each.revoked_from_ns <= now for each in keys)
+    return ended and not shards_of(registers, node)
 
 
 def heirs(registers: Registers, node: str) -> list[str]:

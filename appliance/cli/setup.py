@@ -325,11 +325,12 @@ def _refuse_running(cluster: Cluster, _options: Namespace) -> int:
 def _finish(cluster: Cluster, options: Namespace) -> int:
     """Revoke the keys, and say what was not done."""
     node = options.node or cluster.settings.node
-    if options.root_key is not None and not membership.has_left(cluster.registers, node):
-        key = root_key(cluster, options)
-        number = membership.revoke(cluster.registers, key, node, cluster.time.now().midpoint)
+    now = SystemClock().realtime_ns()
+    if options.root_key is not None and not membership.has_left(cluster.registers, node, now):
+        key, now = root_key(cluster, options), cluster.time.now().midpoint
+        number = membership.revoke(cluster.registers, key, node, now)
         note(f"tenure: trust record {number}: no key of {node} counts from now on")
-    left = membership.has_left(cluster.registers, node)
+    left = membership.has_left(cluster.registers, node, now)
     shards = membership.shards_of(cluster.registers, node)
     remains = _remains(cluster, node, shards, left=left, own=options.node is None)
     return present(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,7 +48,7 @@ def test_node_leaves_in_good_order_and_says_what_it_did_not_do(daemons: Daemons)
     code, _, said = leave(daemons, "beta")
     assert (code, "daemon-runs" in said) == (75, True), said
     assert shards_of(site.registers, "beta") == []
-    assert not has_left(site.registers, "beta")
+    assert not has_left(site.registers, "beta", time.time_ns())
     assert daemons.stop("beta") == 0
 
     code, told, said = leave(daemons, "beta")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from tests.support.cluster import Site
 from tests.support.values import NOW_NS
 from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import Purpose, Signer, load_private_key, save_private_key
+from timeagent.units import DAY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,10 @@ class Joining:
         return self._run(
             "trust", "approve", node, "--root-key", str(self.site.root_key_file), "--wait", "0s", *where, *words
         )
+
+    def leave(self, *words: str) -> tuple[int, dict[str, Any]]:
+        where = ["--node", "beta", "--node-dir", str(self.site.node_dir()), "--no-systemd"]
+        return self._run("leave", str(self.site.root), *where, *words)
 
     def number(self) -> int:
         return self.site.registers.newest().trust
@@ -114,6 +120,20 @@ def test_name_that_another_machine_has_is_refused_before_anything_is_made(joinin
     assert PosixStorage(joining.site.root).read(request_path(taken)) is None
     joining.join()  # a directory with keys of another name's request is no more that node's
     assert joining.join("--node", taken)[0] == 77
+
+
+# Its keys count until the day that was named: it may grant and write for as long.
+def test_node_whose_keys_end_some_day_has_not_left_yet(joining: Joining) -> None:
+    joining.join()
+    joining.approve("--fingerprint", asked(PosixStorage(joining.site.root), "beta").fingerprint)
+    assert joining.join()[0] == 0
+    registers, key = joining.site.registers, joining.site.root_key
+    some_day = time.time_ns() + DAY
+    revoke_node(registers, key, "beta", some_day)
+    assert joining.leave()[1]["left"] is False
+    assert joining.leave("--root-key", str(joining.site.root_key_file))[1]["left"] is True
+    ends = {each.revoked_from_ns for each in registers.newest_trust().keys if each.node == "beta"}
+    assert max(end or some_day for end in ends) < some_day
 
 
 def test_node_that_has_left_is_not_in_again_by_the_keys_it_had(joining: Joining) -> None:

@@ -124,7 +124,8 @@ class Storage(Protocol):
 class Parallel:
     """Does one thing to each of several items: here one after the other, in the caller's thread.
 
-    Protocol code does not depend on it: what is done at once is independent, and what has an order is done in order.
+    Protocol code does not depend on it: what is done at once is independent, and may be done again; what has an order
+    is done in order.
     """
 
     width: int = 1
@@ -145,7 +146,12 @@ class Threads(Parallel):
         if len(items) == 1:
             return [do(items[0])]
         with ThreadPoolExecutor(self.width, "tenure-bags") as pool:
-            return list(pool.map(do, items))
+            try:
+                results = pool.map(do, items)
+            except RuntimeError:  # this process may have no more threads: what was begun is done again
+                pool.shutdown(cancel_futures=True)
+                return super().each(do, items)
+            return list(results)
 
 
 class RecordNumbers(msgspec.Struct, frozen=True):

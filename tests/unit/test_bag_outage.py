@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -111,3 +112,22 @@ def test_seal_that_cannot_be_linked_stops_those_after_it() -> None:
     assert len(sealed) == 2
     assert horizon(node, Threads(4)).settle(T0 + OUTAGE) >= T0 + OUTAGE
     assert server.publish(f"{third.path}/{SEAL}", b"", "tmp") is Published.LOST
+
+
+@pytest.mark.parametrize("had", [0, 2])
+def test_outage_is_settled_whole_also_where_there_are_few_threads_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had: int
+) -> None:
+    node = after_outage(PosixStorage(tmp_path))
+    left, begin = [had], Thread.start
+
+    def start(thread: Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        begin(thread)
+
+    monkeypatch.setattr(Thread, "start", start)
+    far = horizon(node, Threads(4))
+    assert far.settle(T0 + OUTAGE) >= T0 + OUTAGE
+    assert node.again().settled() == [f"m{sequence}".encode() for sequence in range(1, 9)]

@@ -87,26 +87,22 @@ class PosixStorage:
             raise self._refused("mkdir", path, problem) from problem
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
-        try:
-            descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
-        except OSError as problem:
-            if problem.errno in _ABSENT:
-                return None
-            raise self._refused("open", directory, problem) from problem
         seen = []
         try:
-            for name in names:
-                try:
-                    os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                seen.append(name)
+            descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
+            try:
+                for name in names:
+                    try:
+                        os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    seen.append(name)
+            finally:
+                os.close(descriptor)
         except OSError as problem:
-            if problem.errno == errno.ESTALE:  # the directory itself went away: that says nothing of its names
+            if problem.errno in _ABSENT:  # ESTALE of a name too: the directory itself went away
                 return None
             raise self._refused("open", directory, problem) from problem
-        finally:
-            os.close(descriptor)
         return frozenset(seen)
 
     def list_afresh(self, directory: str) -> list[str] | None:

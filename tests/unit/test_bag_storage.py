@@ -365,3 +365,19 @@ def test_directory_is_removed_only_when_it_is_empty(storage: Storage) -> None:
     assert storage.remove_directory("a/b")
     assert storage.remove_directory("a/b")
     assert storage.list_afresh("a") == []
+
+
+def test_directory_whose_closing_fails_is_an_error_of_the_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, close = PosixStorage(tmp_path), os.close
+    storage.ensure_directory("a")
+
+    def closed(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", closed)
+        with pytest.raises(Environment, match=r"open .*a: Input/output error"):
+            storage.look("a", ("x",))

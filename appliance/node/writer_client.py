@@ -121,25 +121,21 @@ class NodeWriterClient:
         return self._link
 
     def _connect(self) -> _Link | None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        welcome: wire.Incoming | None = None
-        with contextlib.suppress(OSError, Damaged):
-            connection.settimeout(self._policy.attempt_timeout_ns / SECOND)
+        patience_ns = self._policy.attempt_timeout_ns
+        # Environment: nobody would hear the answers.
+        with contextlib.ExitStack() as undo, contextlib.suppress(OSError, Damaged, Environment):
+            connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.settimeout(patience_ns / SECOND)
             connection.connect(str(self._path))
             connection.sendall(wire.encode(self._hello))
             welcome = _receive(connection)
-        if not isinstance(welcome, wire.WriterWelcome):
-            connection.close()
-            return None
-        connection.settimeout(None)
-        line = wire.Line(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
-        link = _Link(line, welcome.incarnation)
-        try:
-            begin(Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True))
-        except Environment:  # nobody would hear the answers: write oneself
-            connection.close()
-            return None
-        return link
+            if isinstance(welcome, wire.WriterWelcome):
+                connection.settimeout(None)
+                link = _Link(wire.Line(connection, max(1, patience_ns // SECOND)), welcome.incarnation)
+                begin(Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True))
+                undo.pop_all()
+                return link
+        return None
 
     def _listen(self, link: _Link) -> None:
         """Pass answers on until the connection ends; then whoever waits waits no longer."""

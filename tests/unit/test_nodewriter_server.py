@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -496,3 +497,17 @@ def test_an_oversized_message_is_damage() -> None:
         there.sendall(b"\xff\xff\xff\xff")
         with pytest.raises(Damaged, match="exceeds the limit"):
             receive(here)
+
+
+def test_process_without_descriptors_hands_nothing_in_and_is_told_so(
+    client: NodeWriterClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    file = node.file()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "__init__", refused)
+        assert client.submit(file.bag, file.data) is None, "it writes for itself"
+    node.time.advance(RETRY_NS)
+    assert client.submit(file.bag, file.data) == Committed()

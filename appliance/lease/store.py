@@ -122,6 +122,7 @@ READER_MS: Final = 2_000
 type SQLiteValue = str | int | bytes | None
 
 _ROOM: Final = "give the tmpfs more room, or remove what else lies there"
+_MEANS: Final = "see whether this user may write there, has descriptors left (LimitNOFILE), and the tmpfs inodes"
 
 
 class LeaseStore:
@@ -270,20 +271,22 @@ class LeaseStore:
 
     @staticmethod
     def _opened(path: Path) -> apsw.Connection:
-        connection = apsw.Connection(str(path))
-        try:
-            for pragma in _PRAGMAS:
-                connection.execute(pragma)
-            connection.execute(_SCHEMA)
-            connection.execute(_BESIDE)
-            connection.execute(f"PRAGMA user_version = {FORM}")
-            if path.exists():
-                path.chmod(0o600)
-        except BaseException as problem:
-            connection.close()
-            if isinstance(problem, apsw.FullError):
+        with contextlib.ExitStack() as undo:
+            try:
+                connection = apsw.Connection(str(path))
+                undo.callback(connection.close)
+                for pragma in _PRAGMAS:
+                    connection.execute(pragma)
+                connection.execute(_SCHEMA)
+                connection.execute(_BESIDE)
+                connection.execute(f"PRAGMA user_version = {FORM}")
+                if path.exists():
+                    path.chmod(0o600)
+            except apsw.FullError:
                 raise Environment("store-full", f"{path} cannot grow: its tmpfs is full", hint=_ROOM) from None
-            raise
+            except apsw.Error as problem:
+                raise Environment("store-failed", f"{path} cannot be made: {problem}", hint=_MEANS) from None
+            undo.pop_all()
         return connection
 
     @property

@@ -15,6 +15,7 @@ from appliance.lease.domain import ExclusiveLease, Free, LeaseRecord, Memory, Se
 from appliance.lease.store import SHARES, UNWRITTEN_MAX, LeaseStore
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER, RIVAL
+from timeagent.errors import Environment
 
 AGE = Age(first_try_ns=1, request_id=bytes(16))
 
@@ -282,3 +283,16 @@ def test_page_holds_whole_domains_and_says_whether_there_are_more(store: LeaseSt
     assert page("", 3) == (["a", "b"], True)
     assert page("a", 4) == (["b", "c"], False)
     assert page("c", 4) == ([], False)
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_file_that_cannot_be_made_is_an_error_of_the_machine_and_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opens: bool
+) -> None:
+    if opens:
+        monkeypatch.setattr(store_module, "_SCHEMA", "CREATE TABLE broken (")
+    path = tmp_path / ("shard.db" if opens else "nowhere/shard.db")
+    with pytest.raises(Environment, match=f"{path} cannot be made: .") as refused:
+        LeaseStore(path)
+    assert refused.value.code == "store-failed"
+    assert refused.value.hint

@@ -28,7 +28,7 @@ from ..lease.ceiling import newest_record
 from ..lease.transport import SocketTransport, TlsTransport, Transport, UnixTransport
 from .record_watch import MapWatch, TrustWatch
 from .records import StoredChain
-from .runtime import kept_by, shard_socket
+from .runtime import is_there, kept_by, shard_socket
 from .settings import Settings
 from .shards import ShardHost
 
@@ -234,7 +234,7 @@ class ShardRoutes:
         path = self._socket_of(shard, node)
         if path is None:
             return False
-        return node == self.map.owner_of(shard) or path.exists() or self._trust.address_of(node) is None
+        return node == self.map.owner_of(shard) or is_there(path) or self._trust.address_of(node) is None
 
     def where(self, shard: int) -> str:
         """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
@@ -357,7 +357,7 @@ class ShardRoutes:
     def _to_look(self, shard: int, node: str) -> SocketTransport:
         """Return a transport of the caller's own to a shard that runs. Raises ShardUnavailable."""
         line = self._line(shard, node, local=self._is_local(shard, node))
-        if isinstance(line, UnixTransport) and not line.path.exists():
+        if isinstance(line, UnixTransport) and not is_there(line.path):
             raise ShardUnavailable(
                 "not-running",
                 f"shard {shard_text(shard)} at node {node} is not running (there is no {line})",

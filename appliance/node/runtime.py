@@ -7,6 +7,7 @@ flock(2) on that local tmpfs, never on the mount; the kernel drops it when its p
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import hashlib
@@ -76,6 +77,9 @@ def refuse_strangers(path: Path, *known: int) -> None:
             status = each.lstat()
         except FileNotFoundError:
             continue
+        except OSError as problem:
+            what = f"{path} cannot be looked at: {each}: {problem.strerror}"
+            raise Environment("no-runtime", what, hint="set runtime in node.toml to a directory of this user") from None
         others = 0 if each not in ends and status.st_mode & stat.S_ISVTX else stat.S_IWGRP | stat.S_IWOTH
         if status.st_uid not in (os.geteuid(), 0, *known):
             why = f"belongs to user {status.st_uid}"
@@ -164,6 +168,11 @@ def group_id(name: str) -> int | None:
 
 def shard_socket(runtime: Path, shard: int) -> Path:
     return runtime / f"shard-{shard:04d}.sock"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file, as far as one may look."""
+    return os.path.exists(path)
 
 
 def writer_socket(runtime: Path) -> Path:
@@ -265,15 +274,17 @@ class LocalLock:
         assert self._descriptor is None
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                raise
+        except BlockingIOError:
+            return False
         except OSError as problem:
             raise Environment(
-                "no-runtime", f"cannot open {self._path}: {problem.strerror}", hint="see who removes files there"
+                "no-runtime", f"cannot lock {self._path}: {problem.strerror}", hint="see who removes files there"
             ) from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
         self._descriptor = descriptor
         _held.add(self)
         return True
@@ -282,14 +293,14 @@ class LocalLock:
         """Whether some process has it, as far as one may look. Never blocks; for an instant nobody can take it."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False  # nobody made it, or it is another user's: who could not take it is not asked to give way
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                os.close(descriptor)
         except BlockingIOError:
             return True
-        finally:
-            os.close(descriptor)
+        except OSError:
+            pass  # nobody made it, or it is another user's: who could not take it is not asked to give way
         return False
 
     def is_there(self) -> bool:
@@ -297,13 +308,14 @@ class LocalLock:
         assert self._descriptor is not None
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
-        except FileNotFoundError:
-            return False
+        except OSError as problem:
+            return problem.errno != errno.ENOENT  # else nobody can say now
 
     def release(self) -> None:
         """Give it back: at once, even if a child that was forked just now has the descriptor open still."""
         if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):  # nobody else has the descriptor, as a rule
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self.forget()
 
     def forget(self) -> None:

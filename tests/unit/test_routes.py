@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.formats.names import Address
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import Inspect, Refused, Unavailable
@@ -298,3 +301,17 @@ def test_who_runs_a_shard_in_its_owners_place_is_looked_at_first_while_it_answer
     runs.symmetric_difference_update({"node-b", "node-c"})
     assert seen() == ["node-c", "node-b"]
     assert seen() == ["node-b"]
+
+
+# A directory of another user, which node.toml names under peers.
+def test_socket_that_may_not_be_looked_at_is_none(town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: Any = town
+    known._settings.peers["node-a"] = tmp_path
+    known._trust.address_of = lambda _: Address("127.0.0.1", 1)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", refused)
+        assert not town._is_local(0, "node-a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -220,3 +221,47 @@ def test_child_after_fork_neither_keeps_the_lock_nor_gives_it_back(tmpfs: Path) 
         [sys.executable, "-c", FORK, str(tmpfs / "lock")], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == ["taken", "free"]
+
+
+def raising(number: int) -> Any:  # noqa: ANN401 - in the place of any call
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refused
+
+
+def test_lock_for_which_the_machine_has_no_means_is_named_and_leaves_nothing_open(
+    tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = LocalLock(tmpfs / "lock")
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", raising(errno.ENOLCK))
+        with pytest.raises(Environment, match="No locks available"):
+            lock.try_acquire()
+        assert not lock.is_held()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert lock.try_acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", raising(errno.ENOMEM))
+        assert lock.is_there(), "nobody can say that somebody removed it"
+        patch.setattr("fcntl.flock", raising(errno.ENOLCK))
+        lock.release()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert lock.try_acquire()
+    (tmpfs / "lock").unlink()
+    assert not lock.is_there()
+    lock.release()
+
+
+def test_directory_that_may_not_be_looked_at_is_named(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = SimpleNamespace(runtime=tmpfs / "user" / "node", directory=tmpfs)
+    looked = Path.lstat
+
+    def looks(path: Path) -> os.stat_result:
+        return raising(errno.EACCES)() if path == settings.runtime else looked(path)
+
+    monkeypatch.setattr(Path, "lstat", looks)
+    with pytest.raises(Environment, match=r"node cannot be looked at: .*Permission denied") as refused:
+        runtime_of(settings, CLUSTER)
+    assert "node.toml" in refused.value.hint

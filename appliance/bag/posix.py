@@ -26,7 +26,7 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
-_NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EAGAIN, errno.ESPIPE})
+_NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ESPIPE})
 """What opening or reading says of a symbolic link, a socket, a directory, a pipe: no regular file, so not ours."""
 _IN_THE_WAY: Final = (
     "a file or a symbolic link stands where a directory belongs: move it out of the way, "
@@ -371,7 +371,10 @@ def _not_read(verb: str, path: str, problem: OSError) -> bytes | None:
 
 def _read_whole(descriptor: int) -> bytes:
     """Return all bytes of a file, b"" of anything else. Raises OSError; ESPIPE is one of _NO_FILE."""
-    data = os.read(descriptor, _AT_ONCE)
+    try:
+        data = os.read(descriptor, _AT_ONCE)
+    except BlockingIOError:  # a pipe. Said of opening, it is of a file that another client has a delegation on
+        return b""
     # Asked for its end, a file says whether that was all, and a pipe that it is none. Python takes longer for a status.
     if len(data) < _AT_ONCE and os.lseek(descriptor, 0, os.SEEK_END) == len(data):
         return data

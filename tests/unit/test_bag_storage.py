@@ -1,8 +1,10 @@
 """One contract for every storage; and what only the operating system can do to the real one."""
 
 import errno
+import fcntl
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -381,3 +383,28 @@ def test_directory_whose_closing_fails_is_an_error_of_the_mount(
         patch.setattr(os, "close", closed)
         with pytest.raises(Environment, match=r"open .*a: Input/output error"):
             storage.look("a", ("x",))
+
+
+# Who reads on the file server's own machine while a client has a write delegation is told to come again (EAGAIN): that
+# the file is empty must not be the answer, or a lock file would say so for ever.
+def test_file_that_cannot_be_opened_at_once_is_not_taken_for_an_empty_one(
+    tmp_path: Path,
+) -> None:
+    storage = PosixStorage(tmp_path)
+    (tmp_path / "f").write_bytes(b"x")
+    kept = os.open(tmp_path / "f", os.O_RDWR)
+    told = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        fcntl.fcntl(kept, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        for read in (
+            lambda: storage.read("f"),
+            lambda: list(storage.read_each(".", ["f"])),
+            lambda: storage.read_from("f", 0, 9),
+            lambda: storage.size_of("f"),
+        ):
+            with pytest.raises(Environment, match=r"read .*/f: Resource temporarily unavailable"):
+                read()
+    finally:
+        os.close(kept)
+        signal.signal(signal.SIGIO, told)
+    assert storage.read("f") == b"x"

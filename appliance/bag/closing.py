@@ -321,8 +321,14 @@ class Sealer:
 
     def _begin_and_list(self, rack: Rack) -> list[Bag] | None:
         """Make the prelock, then list; None if there is a seal already. Raises TryAgain for what only a seal allows."""
-        self._storage.ensure_marker(f"{rack.path}/{PRELOCK}")
-        names = self._storage.list_afresh(rack.path) or []
+        begun = self._storage.ensure_marker(f"{rack.path}/{PRELOCK}")
+        names = self._storage.list_afresh(rack.path)
+        if names is None or not begun:  # its directory was there just now: nothing says what is in it
+            raise TryAgain(
+                "rack-hidden",
+                f"{rack.path} cannot be sealed: the mount hides its directory, or somebody deleted it",
+                hint="try again; see that nobody deletes there",
+            )
         if SEAL in names:
             return None
         if PACK in names or RETAINED in names:

@@ -160,8 +160,10 @@ BAGS: tuple[Mutant, ...] = (
         one(
             closing,
             "Sealer._begin_and_list",
-            "self._storage.ensure_marker(f'{rack.path}/{PRELOCK}')\nnames = self._storage.list_afresh(rack.path) or []",
-            "names = self._storage.list_afresh(rack.path) or []\nself._storage.ensure_marker(f'{rack.path}/{PRELOCK}')",
+            "begun = self._storage.ensure_marker(f'{rack.path}/{PRELOCK}')\n"
+            "names = self._storage.list_afresh(rack.path)",
+            "names = self._storage.list_afresh(rack.path)\n"
+            "begun = self._storage.ensure_marker(f'{rack.path}/{PRELOCK}')",
         ),
         "committed",
         "crowd",

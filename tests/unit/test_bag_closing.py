@@ -1,19 +1,21 @@
 """Closer, sealer, authority: what a bag holds for ever."""
 
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from appliance.bag.closing import Closed, Contents, NotDue
 from appliance.bag.ports import RecordNumbers
+from appliance.bag.writing import Committed
 from appliance.formats.closed import RECORDS_LAG_NS, RackSeal, open_lock
 from appliance.formats.framing import Kind, pack
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from appliance.formats.policy import check_policy
 from tests.support.bags import CLUSTER, POLICY, T0, TIME_KEY, FixedRecords, Node
 from tests.support.clocks import HandTime
-from tests.support.storage import MemoryStorage, RecordingStorage
+from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import DAY, MINUTE, MS, SECOND
 
@@ -310,3 +312,29 @@ def test_seal_answers_for_a_bag_whose_directory_was_made_again(node: Node, serve
 def test_directory_that_vanished_without_a_seal_is_no_answer(node: Node) -> None:
     with pytest.raises(TryAgain, match="seal"):
         node.authority.answer(node.grid.bag(T0), None)
+
+
+# A mount may say for a moment that a directory is not there which is (ESTALE, while a server exports it anew).
+@pytest.mark.parametrize(("verb", "path"), [("list_afresh", ""), ("ensure_marker", f"/{PRELOCK}")])
+def test_rack_that_the_mount_hides_for_a_moment_is_not_sealed_without_its_bags(
+    server: MemoryStorage, verb: str, path: str
+) -> None:
+    hidden: list[str] = []
+
+    class Hiding(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if hidden == [verb, path]:
+                hidden.clear()
+                return None  # type: ignore[return-value]  # as both say that the directory is not there
+            return call()
+
+    node = Node(Hiding(server))
+    assert isinstance(node.writer.write(node.file(b"m")), Committed)
+    rack = node.grid.rack(T0)
+    node.time.advance(2 * POLICY.rack_ns + MINUTE)
+    hidden += [verb, f"{rack.path}{path}"]
+    with pytest.raises(TryAgain, match=f"{rack.path} .*hides"):
+        node.sealer.seal(rack)
+    assert hidden == []
+    node.horizon.settle(T0 + POLICY.rack_ns)
+    assert node.again().settled() == [b"m"]

@@ -239,24 +239,23 @@ class LeaseStore:
     def leave(self, said: bytes) -> bool:
         """Write all that is missing in the file, and what is said about it: ``taken_over`` finds it once. For the end.
 
-        False: the tmpfs is full, or somebody reads the file for too long; nothing is left then.
+        False: the tmpfs is full or fails, somebody reads the file for too long, or removed it; nothing is left then.
         """
         self._connection.set_busy_timeout(READER_MS)
-        written = (
-            self._write(len(self._unwritten))
-            and self._write_holders()
-            and self._write_sessions(len(self._sessions_unwritten))
-        )
-        if not written:
-            return False
         numbers = self.domains, self.leases, self.dead_leases, self.hint_bytes
         try:
-            with self._connection:
-                self._connection.execute("DELETE FROM stopped")
-                self._connection.execute(_PUT_STOPPED, (said, *numbers, self._digest(), self._file()))
-        except (apsw.FullError, apsw.BusyError):
+            written = (
+                self._write(len(self._unwritten))
+                and self._write_holders()
+                and self._write_sessions(len(self._sessions_unwritten))
+            )
+            if written:
+                with self._connection:
+                    self._connection.execute("DELETE FROM stopped")
+                    self._connection.execute(_PUT_STOPPED, (said, *numbers, self._digest(), self._file()))
+        except (apsw.Error, OSError):
             return False
-        return True
+        return written
 
     def _file(self) -> str:
         return _identity_of(Path(self._connection.filename))

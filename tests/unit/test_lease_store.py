@@ -296,3 +296,16 @@ def test_file_that_cannot_be_made_is_an_error_of_the_machine_and_leaves_nothing_
         LeaseStore(path)
     assert refused.value.code == "store-failed"
     assert refused.value.hint
+
+
+# A cleaner of temporary files, or a tmpfs that fails: the run ends as in a crash then, and its close goes on.
+@pytest.mark.parametrize("fault", ["removed", "fails"])
+def test_nothing_is_left_where_the_file_has_gone_or_fails(store: LeaseStore, fault: str) -> None:
+    put(store, "d", taken(lease()))
+    path = Path(store._connection.filename)
+    if fault == "removed":
+        path.unlink()
+    else:
+        store._connection.execute("DROP TABLE stopped")
+    assert not store.leave(b"said")
+    assert LeaseStore.taken_over(path) is None

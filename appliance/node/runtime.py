@@ -213,15 +213,15 @@ def kept_by(path: Path) -> str | None:
 
     Touches tmpfs only; never blocks. It is there also while it stands still.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(0)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(0)
             asking.connect(str(path))
             process = credentials(asking)[0]
-        except BlockingIOError:
-            process = 0  # so many wait to be let in that nobody hears who it is
-        except OSError:
-            return None
+    except BlockingIOError:
+        process = 0  # so many wait to be let in that nobody hears who it is
+    except OSError:
+        return None
     if process == os.getpid():
         return None
     return f"process {process} of this machine" if process else "another process of this machine"

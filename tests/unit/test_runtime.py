@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from appliance.node.runtime import (
     LocalLock,
     default_directory,
     ensure_runtime,
+    kept_by,
     runtime_of,
     shard_socket,
 )
@@ -265,3 +267,8 @@ def test_directory_that_may_not_be_looked_at_is_named(tmpfs: Path, monkeypatch: 
     with pytest.raises(Environment, match=r"node cannot be looked at: .*Permission denied") as refused:
         runtime_of(settings, CLUSTER)
     assert "node.toml" in refused.value.hint
+
+
+def test_who_listens_is_not_seen_without_a_descriptor(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket.socket, "__init__", raising(errno.EMFILE))
+    assert kept_by(tmpfs / "shard-0000.sock") is None

@@ -24,7 +24,7 @@ from timeagent.units import Instant, rfc3339
 
 from ..formats.closed import PACK, LockEntry, LockFile, PackIndex, PackMaker, RackSeal, open_pack
 from .closing import Authority, read_lock
-from .logs import is_there
+from .logs import hidden, is_there
 from .ports import Storage
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
@@ -300,10 +300,12 @@ class ClosedBags:
         seal = self._authority.sealer.kept(rack)
         if seal is not None:
             return seal
-        names = self._storage.list_afresh(rack.path) or ()
+        names = self._storage.list_afresh(rack.path)
         seal = self._authority.sealer.sealed(rack)
         if seal is not None:
             return seal
+        if names is None:
+            raise hidden(rack.path)
         found = [self._grid.parse_bag(rack, name) for name in names]
         return sorted(bag for bag in found if bag is not None and bag.end_ns > start and bag.start_ns < end)
 

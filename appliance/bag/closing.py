@@ -54,7 +54,7 @@ from ..formats.closed import (
     open_lock,
     open_seal,
 )
-from .logs import racks_there
+from .logs import hidden, racks_there
 from .ports import BagContext, signed_for_ever
 
 type _Entry = tuple[str, int, bytes]
@@ -324,11 +324,7 @@ class Sealer:
         begun = self._storage.ensure_marker(f"{rack.path}/{PRELOCK}")
         names = self._storage.list_afresh(rack.path)
         if names is None or not begun:  # its directory was there just now: nothing says what is in it
-            raise TryAgain(
-                "rack-hidden",
-                f"{rack.path} cannot be sealed: the mount hides its directory, or somebody deleted it",
-                hint="try again; see that nobody deletes there",
-            )
+            raise hidden(rack.path)
         if SEAL in names:
             return None
         if PACK in names or RETAINED in names:

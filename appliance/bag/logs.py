@@ -19,7 +19,7 @@ from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, RETAINED, SEAL, STORE, Bag, Grid, Rack
 from appliance.formats.stamped import body_digest
 from timeagent.canonical import encode_for_ever
-from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
+from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, TryAgain
 from timeagent.trust import Keyring
 from timeagent.units import DAY, Instant
 
@@ -183,16 +183,25 @@ def _path(name: str) -> str:
     return f"{LOGS}/{name}/{BIRTH}"
 
 
+def hidden(path: str) -> TryAgain:
+    """Return what is to be raised of a directory that has just been seen and is not there: who knows what is in it."""
+    what = f"the mount hides {path}, which was there just now, or somebody deleted it"
+    return TryAgain("directory-hidden", what, hint="try again; see that nobody deletes there")
+
+
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def racks_there(storage: Storage, grid: Grid, after_ns: Instant = 0) -> Iterator[Rack]:
     """Yield the racks that have a directory and end after an instant, newest first; directories are opened afresh.
 
-    Names off the grid do not exist. Touches the mount: the log's directory, and each day's as it is come to.
+    Names off the grid do not exist. Touches the mount: the log's directory, and each day's as it is come to. Raises
+    TryAgain.
     """
     for day in reversed(storage.list_afresh(grid.log_path) or []):
-        names = storage.list_afresh(f"{grid.log_path}/{day}") or [] if _DAY.fullmatch(day) else []
+        names = storage.list_afresh(f"{grid.log_path}/{day}") if _DAY.fullmatch(day) else []
+        if names is None:
+            raise hidden(f"{grid.log_path}/{day}")
         racks = [grid.parse_rack(day, name) for name in names]
         for rack in sorted((rack for rack in racks if rack is not None), reverse=True):
             if rack.end_ns <= after_ns:

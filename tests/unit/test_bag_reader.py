@@ -30,8 +30,8 @@ from tests.support.bags import (
     witness,
 )
 from tests.support.clocks import HandTime
-from tests.support.storage import MemoryStorage, RecordingStorage
-from timeagent.errors import Damaged
+from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
+from timeagent.errors import Damaged, TryAgain
 from timeagent.keys import Purpose
 from timeagent.signedtime import ClockStatus
 from timeagent.trust import Keyring
@@ -501,3 +501,25 @@ def test_tolerance_is_that_of_the_policy_that_the_frame_names(node: Node, named:
     node.time.advance(SECOND)
     close_all(node)
     assert node.settled() == ([b"m"] if good else [])
+
+
+# ESTALE, while a server exports its directory anew: what earlier holders wrote would be missing under a lease.
+@pytest.mark.parametrize("at", ["rack", "day"])
+def test_directory_that_the_mount_hides_for_a_moment_is_not_read_as_empty(server: MemoryStorage, at: str) -> None:
+    hides: list[str] = []
+
+    class Hiding(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if hides == [path] and verb == "list_afresh":
+                hides.clear()
+                return None  # type: ignore[return-value]  # as it says that there is no directory
+            return call()
+
+    node = Node(Hiding(server))
+    assert isinstance(node.writer.write(node.file(b"m")), Committed)
+    rack = node.grid.rack(node.time.midpoint_ns).path
+    hides.append(rack if at == "rack" else rack.rpartition("/")[0])
+    with pytest.raises(TryAgain, match=r"the mount hides .* try again"):
+        node.again().latest()
+    assert hides == []
+    assert node.again().latest() == [b"m"]

@@ -85,8 +85,10 @@ class NodeWriterClient:
             link.calls[number] = answers
         try:
             link.line.send(wire.Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
-        except OSError as problem:
+        except BaseException as problem:  # what followed would be read as the rest of this
             self._break(link)
+            if not isinstance(problem, OSError):
+                raise
             return Doubt(f"the node's writer could not be told: {problem}", link.incarnation)
         patience_ns = self._policy.attempt_timeout_ns
         answer = None
@@ -194,9 +196,9 @@ class SharedWriter:
     def write(self, file: FrameFile) -> Outcome:
         """Publish the frame, here or there, and find out what became of it. May be repeated while that is Unknown.
 
-        Once the outcome is known it is not asked for again: what the node's writer did is forgotten then. Never raises
-        for what the mount, the clock, the node's writer or other nodes do: that is Unknown. Touches the mount; waits
-        for the node's writer as long as the door's patience lasts.
+        Once the outcome is known it is not written again: what the node's writer did is forgotten then, and found by
+        ``resolve`` all the same. Never raises for what the mount, the clock, the node's writer or other nodes do: that
+        is Unknown. Touches the mount; waits for the node's writer as long as the door's patience lasts.
         """
         if _key(file) in self._doubts:
             return self._decided(file, self._own.write(file))
@@ -221,7 +223,7 @@ class SharedWriter:
 
     def _decided(self, file: FrameFile, own: Outcome) -> Outcome:
         """Join what is known of the own file with what the node's writer may have done."""
-        incarnation = self._doubts.get(_key(file))
+        incarnation = self._doubts.get(_key(file), b"")  # also of one whose outcome was told, and not heard
         outcome = own
         if incarnation is not None and isinstance(own, NotCommitted):
             try:

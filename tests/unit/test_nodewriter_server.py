@@ -18,7 +18,7 @@ from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
 from appliance.node.writer_client import RETRY_NS, Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
-from appliance.node.writer_wire import Rebuff, Submit, WriterHello, decode_answer, encode, receive
+from appliance.node.writer_wire import Line, Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged, Environment
@@ -315,6 +315,25 @@ def test_who_waits_in_vain_is_in_doubt_and_knows_where_to_look(
     log.go.set()
     assert client.submit(file.bag, file.data) is None, "it is left alone for a while"
     client.close()
+
+
+# A message of which a part was sent: whatever went over the same connection after it would be read as its rest.
+def test_handing_in_that_is_interrupted_leaves_nobody_else_in_doubt(
+    client: NodeWriterClient, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = node.file()
+    assert client.submit(file.bag, file.data) == Committed()
+
+    def cut(line: Line, message: Submit) -> None:
+        line.socket.sendall(encode(message)[:-1])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Line, "send", cut)
+        with pytest.raises(KeyboardInterrupt):
+            client.submit(file.bag, file.data)
+    client._policy = patient(5 * SECOND)
+    assert client.submit(file.bag, file.data) == Committed()
 
 
 def test_a_writer_that_dies_leaves_doubt_at_once(path: Path, node: Node) -> None:

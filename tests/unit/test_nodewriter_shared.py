@@ -143,6 +143,14 @@ def test_what_was_handed_in_when_its_writer_was_interrupted_is_found() -> None:
     assert w.settled() == [b"m"]
 
 
+# Ctrl-C between the answer and whoever takes note of it: the attempt is decided by closing, as any other.
+def test_what_the_nodes_writer_has_committed_is_found_by_who_has_not_heard_the_answer() -> None:
+    w = world()
+    assert w.shared.write(w.file) == Committed()
+    w.close()
+    assert w.shared.resolve(w.file) == Committed()
+
+
 @pytest.mark.parametrize("door", [silent, idle])
 def test_doubt_is_unknown_and_the_same_again_decides_it_by_a_file_of_its_own(door: Callable[[Door], None]) -> None:
     w = world(door)

@@ -94,16 +94,16 @@ class FenceGate:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep every other process from passing. Raises TryAgain, code ``busy``."""
-        self._execute("BEGIN IMMEDIATE")
         try:
-            yield
-        finally:
+            self._execute("BEGIN IMMEDIATE")
             try:
+                yield
+            finally:
                 self._execute("COMMIT")
-            except BaseException:  # as where a reader is in the way for too long: it must not stay begun, and locked
-                with contextlib.suppress(sqlite3.Error):
-                    self._database.execute("ROLLBACK")
-                raise
+        except BaseException:  # as where a reader is in the way for too long: it must not stay begun, and locked
+            with contextlib.suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
+            raise
 
     def _execute(self, statement: str, *values: str | int) -> list[tuple[int]]:
         with self._told():

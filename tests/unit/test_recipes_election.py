@@ -300,6 +300,26 @@ def test_gate_that_could_not_be_written_lets_pass_again(tmp_path: Path) -> None:
             pass
 
 
+# Ctrl-C while another passes comes out when that one has passed, and the gate is this one's.
+def test_gate_whose_waiting_is_interrupted_lets_others_pass(
+    gates: Callable[..., FenceGate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = gates(), gates(patience_s=0)
+    execute = one._execute
+
+    def interrupted(statement: str, *values: str | int) -> list[tuple[int]]:
+        execute(statement, *values)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as planted:
+        planted.setattr(one, "_execute", interrupted)
+        with pytest.raises(KeyboardInterrupt), one.passing(3):
+            pytest.fail("passed")
+    for gate in (other, one):
+        with gate.passing(3):
+            pass
+
+
 def test_name_that_cannot_be_kept_is_refused(gates: Callable[..., FenceGate]) -> None:
     gate = gates()
     with pytest.raises(BadRequest), gate.passing(1, name="\udcff"):

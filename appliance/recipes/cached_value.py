@@ -240,7 +240,14 @@ class CachedValue:
         return kept
 
     def _write(self, kept: _Kept, value: bytes, *, flush: bool = False) -> Outcome:
-        outcome = self._session.publish(self._log_name, [value], under=[kept.lease])
+        try:
+            outcome = self._session.publish(self._log_name, [value], under=[kept.lease])
+        except TenureError:  # then nothing is written
+            raise
+        except BaseException:  # as Ctrl-C: then it may be
+            kept.dirty = False
+            self._give_back()
+            raise
         if isinstance(outcome, Committed):
             kept.value, kept.dirty = value, False
             self.counts.writes += 1
@@ -288,11 +295,12 @@ class CachedValue:
         self._unwritten = problem
 
     def _say_unwritten(self) -> None:
-        problem, self._unwritten = self._unwritten, None
+        problem = self._unwritten
         if problem is not None:
             if self._kept is not None:
                 self._kept.dirty = False
             self._give_back()
+            self._unwritten = None
             raise problem
 
     def _recalled(self, lease: Lease) -> None:
@@ -311,13 +319,14 @@ class CachedValue:
 
     def _give_back(self) -> None:
         """Have nothing in memory any more. What is in memory alone is lost: its lease is."""
-        kept, self._kept = self._kept, None
+        kept = self._kept
         if kept is None:
             return
         if kept.dirty:
             self._unwritten = self._unwritten or self._lost()
         with contextlib.suppress(TenureError):
             self._session.relinquish([kept.lease])
+        self._kept = None
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(

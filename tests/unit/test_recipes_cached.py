@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.writing import Outcome
     from appliance.lease.wire import Request
+    from appliance.session.held import Lease
     from appliance.session.session import Session
     from tests.support.cluster import Site
 
@@ -174,6 +175,42 @@ def test_value_that_could_not_be_written_is_not_read_from_memory(stage: Stage, m
     with pytest.raises(NotTrusted):
         stage.one.get()
     assert stage.one.get() == b"a"
+
+
+# Ctrl-C in a write whose message is there: the next step is made of that one, not of what was before it.
+def test_write_that_was_interrupted_is_read_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = stage.sessions[0].publish
+
+    def interrupted(log: str, payloads: list[bytes], *, under: list[Lease]) -> Outcome:
+        publish(log, payloads, under=under)
+        raise KeyboardInterrupt
+
+    stage.one.set(b"a")
+    with monkeypatch.context() as planted:
+        planted.setattr(stage.sessions[0], "publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stage.one.set(b"ab")
+    assert stage.one.get() == b"ab"
+    stage.one.update(lambda old: (old or b"") + b"c")
+    assert stage.two.get() == b"abc"
+
+
+# Ctrl-C while the lease is given back: what became of the value is said by the next call.
+def test_what_could_not_be_written_is_said_though_that_was_interrupted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    stage.one.put(b"a")
+    stage.one._note_unwritten(NotTrusted("unknown-key", "planted: its key is not known"))
+    with monkeypatch.context() as planted:
+        planted.setattr(stage.sessions[0], "relinquish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stage.one.get()
+    with pytest.raises(NotTrusted):
+        stage.one.get()
+    assert stage.one.get() is None
 
 
 def test_nothing_is_read_from_memory_once_the_lease_is_revoked(stage: Stage) -> None:

@@ -109,11 +109,10 @@ class Hold:
     def relinquish(self) -> None:
         """Give it back, unless another use of the session goes on. Idempotent; blocks as ``Session.relinquish``."""
         with self._session.keeper.lock:
-            last = not self._over and self.lease.uses == 1
             if not self._over:
                 self.lease.uses -= 1
             self._over = True
-        if last:
+        if not self.lease.uses:  # also again: it may have been cut off
             self._session.relinquish([self.lease])
 
     def __enter__(self) -> Self:
@@ -274,12 +273,15 @@ class Semaphore(Tool[Hold]):
                 if misfits:
                     raise self._misfit(misfits[0]) from None
                 raise
-            with turns as (turn,):
-                try:
-                    return self._chosen(turn, patience)
-                except LeaseLost:
-                    if not patience.left_ns() or patience.given_up():
-                        raise TryAgain("busy", f"the turn at {self._tree!r} was lost", hint="try again") from None
+            try:
+                with contextlib.ExitStack() as kept:  # until the turn is given back, too: that may be interrupted
+                    with turns as (turn,):
+                        hold = kept.enter_context(self._chosen(turn, patience))
+                    kept.pop_all()
+                    return hold
+            except LeaseLost:
+                if not patience.left_ns() or patience.given_up():
+                    raise TryAgain("busy", f"the turn at {self._tree!r} was lost", hint="try again") from None
 
     def _chosen(self, turn: Lease, patience: Patience) -> Hold:
         """Return a slot that was taken within this turn. Raises LeaseLost, TryAgain, BadRequest, BadTime."""
@@ -299,7 +301,7 @@ class Semaphore(Tool[Hold]):
                 continue
             try:
                 turn.check()
-            except (LeaseLost, BadTime):
+            except BaseException:
                 session.relinquish([lease])
                 raise
             return Hold(session, lease)

@@ -19,7 +19,7 @@ RECIPES: tuple[Mutant, ...] = (
         one(
             exclusion,
             "Semaphore._chosen",
-            "try:\n    turn.check()\nexcept (LeaseLost, BadTime):\n    session.relinquish([lease])\n    raise",
+            "try:\n    turn.check()\nexcept BaseException:\n    session.relinquish([lease])\n    raise",
             "pass",
         ),
         "slots",

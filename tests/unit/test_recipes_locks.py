@@ -14,7 +14,7 @@ from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Locked, Mutex, RWLock, Semaphore
 from appliance.recipes.mount_election import MountElection
 from appliance.session.endings import LossReason
-from appliance.session.held import Loss
+from appliance.session.held import Lease, Loss
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.units import SECOND
@@ -273,6 +273,48 @@ def test_who_had_the_turn_and_lost_it_before_its_slot_was_granted_has_no_slot(si
     for hold in taken:
         hold.check()
     assert not [each for each in site.session().keeper.leases_below("/semaphore:gpu/1") if each]
+
+
+# Ctrl-C while its shard has yet to say that it has the turn back, or before the slot is known to count.
+@pytest.mark.parametrize("at", ["the end of the turn", "the look at the turn"])
+def test_semaphore_whose_taking_is_interrupted_has_no_slot(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    session = site.session()
+    relinquish = session.relinquish
+
+    def interrupted(leases: Sequence[Lease]) -> bool:
+        relinquish(leases)
+        if leases[0].domain.endswith("turn"):
+            raise KeyboardInterrupt
+        return True
+
+    def check(lease: Lease, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as planted:
+        if at == "the end of the turn":
+            planted.setattr(session, "relinquish", interrupted)
+        else:
+            planted.setattr(Lease, "check", check)
+        with pytest.raises(KeyboardInterrupt):
+            Semaphore(session, "gpu", 1).acquire()
+    assert can_be_had(semaphores(site, 1, n=1)[0])
+
+
+def test_giving_back_that_was_interrupted_is_repeated(site: HandSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = site.session()
+
+    def interrupted(*_: object, **__: object) -> bool:
+        raise KeyboardInterrupt
+
+    hold = Mutex(session, "d").acquire()
+    with monkeypatch.context() as planted:
+        planted.setattr(session, "relinquish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hold.relinquish()
+    hold.relinquish()
+    assert can_be_had(Mutex(site.session(), "d"))
 
 
 def test_free_slot_takes_as_many_requests_whatever_their_number(site: HandSite) -> None:

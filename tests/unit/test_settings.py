@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -199,3 +200,16 @@ def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert refused.value.code == "node-dir-unwritable"
     with pytest.raises(Environment):
         save_settings(settings(tmp_path / "file"))
+
+
+# A full disk: a part of the file would be in the way of who frees space and joins again.
+def test_settings_that_find_no_room_leave_nothing(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    try:
+        with pytest.raises(Environment) as refused:
+            save_settings(settings(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.code == "node-dir-unwritable"
+    assert list(tmp_path.iterdir()) == []

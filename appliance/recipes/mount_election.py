@@ -48,6 +48,7 @@ from timeagent.units import MS, SECOND, Seconds, Span, TimeInterval, rfc3339, sp
 
 from ..bag.ports import Storage
 from ..formats.chains import ELECTIONS, EpochKind, EpochRecord, opened_epoch
+from ..node.runtime import begin
 from .election import Leader
 from .exclusion import PATIENCE_S, GivenUp
 
@@ -220,7 +221,7 @@ class MountLeadership:
         self._listeners: list[Callable[[str], object]] = []
         self._process = os.getpid()
         if election.background:
-            Thread(target=self._keep, name="tenure-election", daemon=True).start()
+            begin(Thread(target=self._keep, name="tenure-election", daemon=True))
 
     @property
     def epoch(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +92,19 @@ def test_one_leads_in_an_epoch_of_its_own_and_everybody_can_see_who(town: Town) 
     next_one = leads(b)
     assert next_one is not None
     assert next_one.epoch > leadership.epoch
+
+
+def test_leader_for_whom_there_is_no_thread_is_told_so(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_to_start(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    a = town.candidate("a")
+    a.background = True
+    with monkeypatch.context() as planted:
+        planted.setattr(Thread, "start", refuse_to_start)
+        with pytest.raises(Environment) as told:
+            a.campaign()
+    assert told.value.code == "no-threads"
 
 
 def test_leader_that_is_extended_leads_on_in_the_same_epoch(town: Town) -> None:

@@ -141,5 +141,5 @@ def check_own_keys(registers: Registers, settings: Settings) -> None:
                 "key-not-trusted",
                 f"the key {fingerprint(key.public)} of {settings.directory} is "
                 + (f"that of node {owner}" if owner else "not in the cluster's trust record"),
-                hint="join the cluster with this node directory",
+                hint=f"name another --node-dir; if joining was cut off, move {settings.directory} away and join again",
             )

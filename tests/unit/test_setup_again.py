@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.node.settings import save_settings
 from tenure.__main__ import main
 from tests.support.cluster import Site, tree
+from timeagent.keys import make_node_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,6 +59,20 @@ def test_second_join_says_that_it_is_in(site: Site, tmp_path: Path, capsys: pyte
         status, second, _ = called(capsys, *again)
         assert (status, second) == (0, first | {"already": True})
     assert site.registers.newest().trust == number
+
+
+# As a machine that stopped while it joined: the way out is one.
+def test_join_that_was_cut_off_before_it_was_let_in_says_what_to_do(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "beta"
+    words = ("join", str(site.root), "--node", "beta", "--node-dir", str(place), "--root-key", str(site.root_key_file))
+    make_node_keys(place)
+    save_settings(replace(site.settings["node1"], directory=place, node="beta"))
+    status, _, said = called(capsys, *words)
+    assert (status, "key-not-trusted" in said, f"move {place} away" in said) == (77, True, True)
+    place.rename(tmp_path / "away")
+    assert called(capsys, *words)[0] == 0
 
 
 def test_init_and_join_of_another_name_are_refused(

@@ -19,7 +19,7 @@ from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegat
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..admin import trust
-from ..admin.membership import accept, asked, let_in
+from ..admin.membership import accept, asked, let_in, request_path
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
@@ -85,6 +85,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
         number = cluster.registers.newest_trust().number
+        storage.unlink(request_path(options.node))  # as where this was cut off before
         if there.address is not None:
             give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
         return _said(options, options.node, number, f"{options.node} is let in already.")

@@ -73,9 +73,14 @@ def test_machine_asks_is_let_in_and_goes_on(joining: Joining) -> None:
     assert status == 1
     assert request["fingerprint"] in first
     assert joining.number() == before
+    path = request_path("beta")
+    asking = PosixStorage(joining.site.root).read(path)
+    assert asking is not None
     for _ in range(2):
+        PosixStorage(joining.site.root).publish(path, asking, "tmp")  # as if the first time had been cut off
         assert joining.approve("--fingerprint", request["fingerprint"])[0] == 0
         assert joining.number() == before + 1
+        assert PosixStorage(joining.site.root).read(path) is None
     for _ in range(2):
         assert joining.join("--listen", "127.0.0.8")[0] == 0
     settings = load_settings(joining.directory)

@@ -95,7 +95,7 @@ def issue(
             raise BadRequest(
                 "key-known",
                 f"the trust record knows this key already, as the {twice.purpose} key of {twice.node}",
-                hint="make a new key: one key, one node, one purpose",
+                hint="if this repeats a call that was cut off, it is done; else make a new key: one node, one purpose",
             )
         address = next((e.address for e in reversed(known) if e.node == node and e.purpose is Purpose.TLS), None)
         fresh = _entries(node, publics, now, address)

@@ -144,6 +144,7 @@ def test_root_key_need_not_come_to_the_node(say: Say, tmp_path: Path) -> None:
     say.rooted("trust", "issue", "node1", "--public", str(tmp_path / "new.pub"))
     say.rooted("trust", "issue", "node1", "--public", str(tmp_path / "new.pub"), status=2)
     assert "knows this key already" in say.err
+    assert "it is done" in say.err, "who repeats what was cut off need not make a key"
     say("trust", "rotate", "--purpose", "witness")
     assert key_path(say.site.node_dir(), Purpose.WITNESS).name == "witness-2.key"
     assert len(say.listed()) == 5

@@ -439,6 +439,15 @@ def given_away(registers: Registers, node: str, to: Sequence[str] = ()) -> dict[
     }
 
 
+def given_last(registers: Registers, node: str) -> set[int]:
+    """Return the shards that the last move took from a node to others. Touches the mount."""
+    newest = registers.newest_map()
+    both = newest if newest.before is not None or newest.number == 1 else registers.map(newest.number - 1)
+    was = both.owners if both.before is None else both.before.owners
+    moves = zip(newest.layout.shards, was, newest.owners, strict=False)
+    return {shard for shard, before, after in moves if before == node != after}
+
+
 def revoke(registers: Registers, root_key: Signer, node: str, now: Instant) -> int:
     """Let no key of a node count from now on, and have nobody look for it; return the trust record's number.
 

@@ -284,7 +284,7 @@ def _with_cluster(step: Callable[[Cluster, Namespace], int], options: Namespace,
 def _hand_over(cluster: Cluster, options: Namespace) -> int:
     node = options.node or cluster.settings.node
     check_known(cluster.registers.newest_trust().keys, node)
-    if options.root_key is None:
+    if options.root_key is None or membership.has_left(cluster.registers, node):
         return 0
     key, newest = root_key(cluster, options), cluster.registers.newest_map()
     if newest.before is not None:  # a move that was cut off, perhaps this one
@@ -295,7 +295,7 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
         check_answer(cluster, lambda before: moved(before, given), way_out)
         carry_out(cluster, key, lambda before: moved(before, given))
     until = cluster.time.boot_ns() + parse_span(options.wait)
-    waiting = {cluster.map.layout.shards[place] for place in given}
+    waiting = membership.given_last(cluster.registers, node)  # by this call, or one before it
     while waiting:
         cluster.maps.look()
         for shard in sorted(waiting):

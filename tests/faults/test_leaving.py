@@ -77,6 +77,20 @@ def test_shards_are_given_to_no_node_that_does_not_answer(daemons: Daemons) -> N
     assert daemons.site.registers.newest_map().owners[0] == "gamma"
 
 
+# Called again, as it says: its keys count until somebody else runs what it gave away.
+def test_keys_are_kept_until_others_run_its_shards_however_often_it_is_called(daemons: Daemons) -> None:
+    daemons.start("beta")
+    key = ("--root-key", str(daemons.site.root_key_file))
+    moved = daemons.tenure("beta", "shards", "move", "1", "gamma", "--silent-too", *key)
+    assert moved.returncode == 0, moved.stderr
+    for _ in range(2):
+        code, _, said = leave(daemons, "beta", "--wait", "0s")
+        assert (code, "not-handed-over" in said) == (75, True), said
+    daemons.start("gamma")
+    code, _, said = leave(daemons, "beta")
+    assert (code, "daemon-runs" in said) == (75, True), said
+
+
 def test_without_the_root_key_it_says_what_remains(daemons: Daemons) -> None:
     code, told, _ = leave(daemons, "gamma", key=False)
     assert (code, told["left"], told["shards"]) == (1, False, [2])

@@ -59,14 +59,13 @@ def admit(
     again on top of the winner's. Touches the mount, as all here.
     """
     check_node(node)
-    number = registers.newest_number(Kind.TRUST)
-    there = () if number is None else registers.trust(number).keys
-    if number is not None and {(e.purpose, e.public) for e in there if e.node == node} == set(publics.items()):
-        return number
     entries = _entries(node, publics, now, address)
 
     def with_node(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
-        if any(entry.node == node for entry in known):
+        there = {(entry.purpose, entry.public) for entry in known if entry.node == node}
+        if there == set(publics.items()):
+            return known
+        if there:
             raise name_taken(node)
         return known + entries
 
@@ -191,11 +190,17 @@ def _changed(
 def _publish(
     registers: Registers, root_key: Signer, change: Callable[[tuple[KeyEntry, ...]], tuple[KeyEntry, ...]]
 ) -> int:
-    """Publish a changed trust record on top of the newest, whoever wins in between; return its number."""
+    """Publish a changed trust record on top of the newest, whoever wins in between; return its number.
+
+    Nothing is published where ``change`` returns what it was given: that is so already.
+    """
     for _ in range(_TRIES):
         number = registers.newest_number(Kind.TRUST)
         known = () if number is None else registers.trust(number).keys
-        record = TrustRecord(number=(number or 0) + 1, cluster_id=registers.cluster_id, keys=change(known))
+        keys = change(known)
+        if number is not None and keys is known:
+            return number
+        record = TrustRecord(number=(number or 0) + 1, cluster_id=registers.cluster_id, keys=keys)
         if registers.publish(Kind.TRUST, record, root_key):
             return record.number
     raise TryAgain("trust-contended", f"{_TRIES} trust records were published by others", hint="try again")

@@ -320,6 +320,21 @@ def test_two_nodes_that_join_at_once_are_both_let_in(storage: Rooted, tmp_path: 
     assert {entry.node for entry in registers.trust(3).keys} == {"a", "b", "c"}
 
 
+def test_node_that_two_let_in_at_once_is_let_in_once(storage: Rooted, tmp_path: Path) -> None:
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY)
+    publics = make_node_keys(tmp_path / "a")
+
+    class Slow(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            if verb == "publish" and path not in storage.files:
+                assert admit(registers, ROOT_KEY, "a", publics, NOW_NS) == 1
+            return call()
+
+    slow = Registers(Slow(storage), CLUSTER, ROOT_KEY.verifier())
+    assert admit(slow, ROOT_KEY, "a", publics, NOW_NS) == 1
+    assert registers.newest_trust().number == 1
+
+
 def test_admission_that_never_wins_gives_up(storage: Rooted, tmp_path: Path) -> None:
     registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY)
     registers.publish = lambda *_: False  # type: ignore[method-assign]

@@ -14,14 +14,17 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 from threading import RLock
 from typing import Final
 
 from timeagent.errors import BadRequest, Damaged, Environment, LeaseLost, TryAgain, check_type
-from timeagent.units import INSTANT_MAX
+from timeagent.units import INSTANT_MAX, SECOND, Seconds, span_of
 
 IN_MEMORY: Final = ":memory:"
+PATIENCE_S_MAX: Final = 2_000_000
+"""SQLite counts milliseconds in 32 bits: with more it would not wait at all."""
 
 _SEEN: Final = "SELECT fence FROM highest WHERE name = ?"
 _KEEP: Final = "INSERT INTO highest VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET fence = excluded.fence"
@@ -30,15 +33,19 @@ _KEEP: Final = "INSERT INTO highest VALUES (?, ?) ON CONFLICT (name) DO UPDATE S
 class FenceGate:
     """The highest fence of each name that ever passed. Safe to share between threads, and a file between processes."""
 
-    def __init__(self, path: str | Path = IN_MEMORY, *, patience_s: float = 30) -> None:
+    def __init__(self, path: str | Path = IN_MEMORY, *, patience_s: Seconds = 30) -> None:
         """Open the file, or make it: on a local file system. ``patience_s``: how long one waits for another to pass.
 
         Raises Environment where that cannot be, Damaged where it is another file; TryAgain, ``busy``.
         """
+        check_type(str | PathLike, path=path)
+        self._patience_s = min(span_of(patience_s, "patience_s") / SECOND, PATIENCE_S_MAX)
         self._lock = RLock()
         self._path = path
         with self._told():
-            self._database = sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(
+                path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
+            )
         try:
             self._execute("PRAGMA synchronous = FULL")
             self._execute("CREATE TABLE IF NOT EXISTS highest (name TEXT PRIMARY KEY, fence INTEGER NOT NULL)")
@@ -58,7 +65,7 @@ class FenceGate:
         check_type(str, name=name)
         if not 0 < fence <= INSTANT_MAX:
             raise BadRequest("bad-fence", f"{fence} is no fence", hint="hand over lease.fence as it is")
-        with self._lock:
+        with self._in_turn():
             with self._told():
                 nested = self._database.in_transaction
             if nested:
@@ -78,14 +85,25 @@ class FenceGate:
                 yield
 
     def highest(self, *, name: str = "") -> int:
-        """Return the highest fence of a name that has passed: 0 before the first."""
-        with self._lock:
+        """Return the highest fence of a name that has passed: 0 before the first. Raises TryAgain, ``busy``."""
+        check_type(str, name=name)
+        with self._in_turn():
             rows = self._execute(_SEEN, name)
         return rows[0][0] if rows else 0
 
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._database.close()
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """Keep every other thread out. Raises TryAgain, code ``busy``."""
+        if not self._lock.acquire(timeout=self._patience_s):
+            raise TryAgain("busy", "another thread has been passing for long", hint="try again")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _refused(self, name: str, fence: int) -> int | None:
         highest = self.highest(name=name)
@@ -114,8 +132,10 @@ class FenceGate:
         """Say in this program's words what SQLite refuses."""
         try:
             yield
-        except UnicodeEncodeError as problem:
-            raise BadRequest("bad-name", f"no name that can be kept: {problem}", hint="name it in UTF-8") from None
+        except ValueError as problem:  # no UTF-8, or a path with a NUL
+            raise BadRequest(
+                "bad-name", f"no name that can be kept, or opened: {problem}", hint="name it in UTF-8"
+            ) from None
         except sqlite3.ProgrammingError as problem:
             raise BadRequest("gate-closed", f"the gate {self._path}: {problem}", hint="open it again") from None
         except sqlite3.DatabaseError as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -240,6 +241,25 @@ def test_nobody_passes_beside_another(gates: Callable[..., FenceGate]) -> None:
     assert told.value.code == "busy"
     with other.passing(6):
         pass
+
+
+# A month is more milliseconds than SQLite counts, and the threads of one gate wait for no lock of SQLite's.
+def test_gate_waits_as_long_as_its_patience_is_and_no_longer(gates: Callable[..., FenceGate]) -> None:
+    def passes(gate: FenceGate) -> bool:
+        with gate.passing(6):
+            return True
+
+    one, hasty, patient = gates(), gates(IN_MEMORY, patience_s=0), gates(patience_s=30 * 86400)
+    with ThreadPoolExecutor(1) as thread:
+        with hasty.passing(5):
+            for ask in (hasty.highest, lambda: passes(hasty)):
+                with pytest.raises(TryAgain) as told:
+                    thread.submit(ask).result(10)
+                assert told.value.code == "busy"
+        with one.passing(5):
+            waits = thread.submit(passes, patient)
+            wait([waits], 0.3)
+        assert waits.result(10)
 
 
 def test_nobody_passes_while_another_looks_whether_it_may(

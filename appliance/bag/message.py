@@ -28,7 +28,7 @@ import msgspec
 from appliance.formats.framing import Frame
 from timeagent.canonical import U64, Record, decode, encode
 from timeagent.core import NDArray, np
-from timeagent.errors import BadRequest, Damaged
+from timeagent.errors import BadRequest, Damaged, check_type
 from timeagent.units import Instant, rfc3339  # here, not for type checkers only: `help` looks at the types of a struct
 
 type Rank = tuple[str, bytes, int, int]
@@ -348,7 +348,10 @@ class MessageBatch:
         return MessageBatch(parts, settled=self.settled, complete_ns=self.complete_ns)
 
     def head(self, count: int) -> MessageBatch:
-        """Return the first ``count`` messages: of every part a beginning."""
+        """Return the first ``count`` messages: of every part a beginning. Raises BadRequest for less than none."""
+        check_type(int, count=count)
+        if count < 0:
+            raise BadRequest("bad-count", f"the first {count} messages", hint="ask for 0 or more")
         if count >= len(self):
             return self
         counts = np.bincount(self.parts_of[:count], minlength=len(self.parts)).tolist()

@@ -19,13 +19,14 @@ from functools import partial
 from threading import RLock
 from typing import Final, Self
 
-from timeagent.errors import LeaseLost, TenureError, TryAgain, UnknownOutcome, check_type
+from timeagent.errors import LeaseLost, TenureError, TryAgain, UnknownOutcome, check_callable, check_type
 from timeagent.units import Seconds, Span, span_of
 
 from ..bag.writing import Committed, NotCommitted, Outcome, Unknown
 from ..formats.framing import check_payloads
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log
+from ..session.asking import spans_of
 from ..session.endings import Recall
 from ..session.held import Lease
 from ..session.renewal import later
@@ -95,6 +96,8 @@ class CachedValue:
         self._log_name = check_log(log)
         self._domain = check_domain(domain)
         self._flush_ns: Span = span_of(flush_s, "flush_s")
+        span_of(timeout_s, "timeout_s")
+        spans_of(hold_s_max=hold_s_max)
         self._timeout_s = timeout_s
         self._hold_s_max = hold_s_max
         self._lock = RLock()
@@ -138,6 +141,7 @@ class CachedValue:
 
         The function may be called more than once: it decides, and does nothing. What it raises is raised, at once.
         """
+        check_callable(change=change)
         with self._lock:
             return self._using(Mode.X, lambda kept: self._write(kept, change(kept.value)))
 

@@ -71,10 +71,11 @@ class Leadership(Hold):
         While that is waited for nobody else leads. Raises TryAgain, ShardUnavailable where nobody can be nominated:
         then the lead is kept.
         """
+        timeout_ns = span_of(timeout_s, "timeout_s")
         if to is None:
             self.relinquish()
             return True
-        return self._election.hand_over(self, to, span_of(timeout_s, "timeout_s"))
+        return self._election.hand_over(self, to, timeout_ns)
 
 
 class Election(Tool[Leadership]):

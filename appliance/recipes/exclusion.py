@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, Self
 from appliance.formats.lease import Mode, covers
 from appliance.formats.names import check_domain
 from appliance.session.session import Session
-from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain, check_type
+from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, span_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Patience:
     """How long somebody waits, and what is asked and told meanwhile."""
 
     def __init__(self, time: NodeTime, timeout_s: Seconds, given_up: GivenUp, waiting: Waiting) -> None:
+        check_callable(given_up=given_up, waiting=waiting)
         self.timeout_s = timeout_s
         self.given_up = given_up
         self.waiting = waiting
@@ -99,6 +100,7 @@ class Hold:
 
     def act[R](self, do: Callable[[], R], *, margin_s: Seconds = 0) -> R:
         """Check, then do it, and return what comes of it. Raises LeaseLost, and then nothing was done."""
+        check_callable(do=do)
         self.check(margin_s=margin_s)
         return do()
 

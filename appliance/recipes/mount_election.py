@@ -252,6 +252,7 @@ class MountLeadership:
 
     def act[R](self, do: Callable[[], R], *, margin_s: Seconds = 0) -> R:
         """Check, then do it, and return what comes of it. Raises LeaseLost, and then nothing was done."""
+        check_callable(do=do)
         self.check(margin_s=margin_s)
         return do()
 

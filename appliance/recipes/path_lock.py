@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol, Self, runtime_checkable
 
 from timeagent.errors import BadRequest, check_type
-from timeagent.units import Seconds
+from timeagent.units import Seconds, span_of
 
 from ..cluster import Cluster
 from ..formats.lease import Mode, covers
@@ -102,7 +102,7 @@ class PathLock[S: Session | AwaitedSession]:
             check_type(Cluster, cluster=cluster)
         self._cluster = cluster
         self._root: Final = f"/{check_log(tree)}"
-        self._purpose = check_purpose(purpose or f"paths of {tree}")
+        self._purpose = check_purpose(purpose) or f"paths of {tree}"
 
     def __call__(
         self, read: Iterable[AnyPath] = (), write: Iterable[AnyPath] = (), *, timeout_s: Seconds = 30
@@ -113,6 +113,7 @@ class PathLock[S: Session | AwaitedSession]:
         TryAgain, code ``busy``, naming who has what. Blocks never wait for each other in a circle; who enters another
         one inside a block may, until the time-out: name all paths in one. Raises BadRequest for a bad path.
         """
+        span_of(timeout_s, "timeout_s")
         modes = path_modes(read, write)
         if not modes:
             raise BadRequest("no-path", "there is no path to lock", hint="name what is read, or written")

@@ -9,6 +9,7 @@ import inspect
 import pydoc
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_type
 
@@ -16,7 +17,20 @@ import pytest
 
 import tenure
 from appliance.session.held import Lease
-from tenure import BadRequest, Cluster, Fold, Leases, Session
+from tenure import (
+    BadRequest,
+    CachedValue,
+    Cluster,
+    Election,
+    FenceGate,
+    Fold,
+    Leases,
+    MountElection,
+    Mutex,
+    PathLock,
+    Semaphore,
+    Session,
+)
 from tenure.aio import AsyncLeases, AsyncSession
 from tests.support.cluster import Site
 from timeagent.units import DAY, INSTANT_MAX, MS, SECOND, Span, span_of
@@ -34,7 +48,13 @@ TAKEN: dict[str, tuple[type, ...]] = {
     "after_ns": (int,),
     "allow_root": (bool,),
     "as_of_ns": (int,),
+    "change": (),
+    "cluster": (),
+    "count": (int,),
+    "do": (),
+    "domain": (str,),
     "domains": (str,),
+    "flush_s": SECONDS,
     "fold": (),
     "given_up": (),
     "hold_s_max": (*SECONDS, NONE),
@@ -51,13 +71,17 @@ TAKEN: dict[str, tuple[type, ...]] = {
     "name": (str,),
     "node": (str,),
     "node_dir": (str, NONE),
+    "path": (str,),
+    "patience_s": SECONDS,
     "payloads": (),
     "progress": (NONE,),
     "progress_within_s": (*SECONDS, NONE),
     "purpose": (str,),
+    "read": (),
     "recall": (NONE,),
     "record_only": (bool,),
     "root": (str, NONE),
+    "session": (),
     "session_lease": (bool, NONE),
     "session_leases": (bool,),
     "shard": (int,),
@@ -65,10 +89,13 @@ TAKEN: dict[str, tuple[type, ...]] = {
     "store": (str, NONE),
     "term_s": (*SECONDS, NONE),
     "timeout_s": (*SECONDS, NONE),
+    "to": (str, NONE),
     "to_ns": (int,),
+    "tree": (str,),
     "under": (),
     "until_ns": (int, NONE),
     "waiting": (),
+    "write": (),
 }
 """Of each parameter, whatever the verb, the types of ``WRONG`` that are right; others are not listed there."""
 
@@ -76,6 +103,10 @@ TAKEN: dict[str, tuple[type, ...]] = {
 def verbs(of: type) -> dict[str, Callable[..., Any]]:
     """Return the public verbs of a class."""
     return {name: getattr(of, name) for name, each in vars(of).items() if name[0] != "_" and inspect.isroutine(each)}
+
+
+def name_of(verb: Callable[..., Any]) -> str:
+    return getattr(verb, "__qualname__", type(verb).__name__)
 
 
 def complaints(verb: Callable[..., Any], good: dict[str, Any]) -> list[str]:
@@ -94,9 +125,9 @@ def complaints(verb: Callable[..., Any], good: dict[str, Any]) -> list[str]:
             except BadRequest:
                 continue
             except Exception as problem:  # noqa: BLE001 - whatever else it is, it is to be told
-                found.append(f"{verb.__name__}({name}={value!r}): {problem!r}")
+                found.append(f"{name_of(verb)}({name}={value!r}): {problem!r}")
             else:
-                found.append(f"{verb.__name__}({name}={value!r}): taken, default {parameter.default!r}")
+                found.append(f"{name_of(verb)}({name}={value!r}): taken, default {parameter.default!r}")
     return found
 
 
@@ -142,6 +173,29 @@ def test_wrong_type_is_a_bad_request_in_every_verb_of_a_cluster(site: Site) -> N
             each for name, verb in asked.items() if name != "close" for each in complaints(verb, good.get(name, {}))
         ]
         found += complaints(cluster.view(fold).prune, {}) + complaints(cluster.view(fold).advance, {})
+    assert found == [], "\n".join(found)
+
+
+def test_wrong_type_is_a_bad_request_in_every_tool(site: Site) -> None:
+    with closing(FenceGate()) as gate, site.open() as cluster, cluster.session("types") as session:
+        value, election, paths = CachedValue(session, LOG, "v"), Election(session, "e"), PathLock(cluster)
+        found = complaints(FenceGate, {}) + complaints(gate.highest, {}) + complaints(value.update, {})
+        found += complaints(CachedValue, {"session": session, "log": LOG, "domain": "v"})
+        found += complaints(PathLock, {"cluster": cluster}) + complaints(paths, {"write": ["/a"]})
+        for tool in (Mutex(session, "m"), Semaphore(session, "s", 2), election):
+            found += complaints(tool.acquire, {})
+        lead, over_mount = election.campaign(), MountElection.on(cluster, "m").campaign()
+        for told in (lead.act, lead.check, lead.on_lost, lead.resign, over_mount.act, over_mount.resign):
+            found += complaints(told, {"do": int} if told.__name__ == "act" else {})
+        lead.check()
+        over_mount.check()
+        over_mount.resign()
+        value.set(b"1")
+        value.close()
+        for batch in cluster.batches(LOG, level="latest"):
+            found += complaints(batch.head, {})
+            with pytest.raises(BadRequest):
+                batch.head(-1)
     assert found == [], "\n".join(found)
 
 

@@ -169,7 +169,7 @@ class Cluster:
         Raises Environment where there is no tmpfs, BadRequest once the cluster is closed, or in a child after fork.
         """
         with self._lock:
-            self._check_open()
+            self.check_open()
             if self._routes is None:
                 settings, storage, time, policy = self.settings, self._storage, self.time, self.policy
                 runtime = runtime_of(settings, self.registers.cluster_id)
@@ -197,7 +197,8 @@ class Cluster:
         """Return a stream of chance of its own."""
         return random.Random(self._random.getrandbits(256))  # noqa: S311 - names and jitter
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise BadRequest once the cluster is closed, or in a child after fork: who waits asks now and then."""
         if self._process != os.getpid():
             raise BadRequest(
                 "forked",
@@ -208,7 +209,7 @@ class Cluster:
             raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
 
     def _opened(self, log: str) -> OpenLog:
-        self._check_open()
+        self.check_open()
         return self.logs.opened(log)
 
     def _shared(self, own: Writer, grid: Grid, horizon: Horizon) -> Writer:
@@ -237,7 +238,7 @@ class Cluster:
         seed = self.chance()
         session = Session(self.context, self.logs, routes, self.policy, purpose, seed, session_leases=session_leases)
         with self._lock:
-            self._check_open()
+            self.check_open()
             self._sessions.add(session)
         return session
 
@@ -328,10 +329,16 @@ class Cluster:
     def follow(self, log: str, *, after: str | Instant = 0) -> Follower:
         """Return what hands out a log's messages as they become final: iterate over its ``batches``, which never end.
 
-        ``after`` as for ``batches``. Closes nothing: a daemon does; where none runs, call ``settle`` meanwhile.
+        ``after`` as for ``batches``. Closes nothing: a daemon does; where none runs, call ``settle`` meanwhile. What
+        waits raises BadRequest, code ``cluster-closed``, once the cluster is closed.
         """
         reader = self._opened(log).reader
-        return Follower(reader, lambda span, horizon_ns: self.time.sleep(span), _position(log, after))  # noqa: ARG005 - by name
+
+        def pause(span: Span, _: Instant) -> None:
+            self.check_open()
+            self.time.sleep(span)
+
+        return Follower(reader, pause, _position(log, after))
 
     def view[S](self, fold: Fold[S]) -> View[S]:
         """Return a view: what a fold makes of everything settled. Raises BadRequest for a log that does not exist."""
@@ -342,7 +349,8 @@ class Cluster:
         """Make everything before an instant final, helping to close what is due; return the horizon. Waits.
 
         ``to_ns``: nanoseconds since 1970; ``time.time_ns()`` for what was written up to now. Needs no daemon.
-        ``progress`` is told the horizon after every step. Raises BadRequest for an instant more than a day ahead.
+        ``progress`` is told the horizon after every step. Raises BadRequest for an instant more than a day ahead, and
+        once the cluster is closed.
         """
         check_type(int, to_ns=to_ns)
         if progress is not None:
@@ -353,7 +361,13 @@ class Cluster:
                 f"{to_ns} lies more than {span_text(SETTLE_AHEAD_NS_MAX)} ahead, and nothing is final before its time"
             )
             raise BadRequest("too-far-ahead", what, hint="name an earlier instant, in nanoseconds since 1970")
-        return horizon.settle(to_ns, progress)
+
+        def told(reached: Instant) -> None:
+            self.check_open()
+            if progress is not None:
+                progress(reached)
+
+        return horizon.settle(to_ns, told)
 
     def close(self) -> None:
         """End all sessions and, if this process runs a shard, leave it to the next that asks. Idempotent.

@@ -140,11 +140,15 @@ class Election(Tool[Leadership]):
         return None
 
     def observe(self, *, every_s: Seconds = 1) -> Iterator[Leader | None]:
-        """Yield who leads, and again whenever the epoch is another one; look so often. Raises as ``leader``."""
+        """Yield who leads, and again whenever the epoch is another one; look so often.
+
+        Raises as ``leader``; BadRequest once the session is closed.
+        """
         pause = max(MS, span_of(every_s, "every_s"))
         seen: int | None = None
         first = True
         while True:
+            self._session._check_open()  # noqa: SLF001 - its shard may answer for ever
             leader = self.leader()
             epoch = None if leader is None else leader.epoch
             if first or epoch != seen:

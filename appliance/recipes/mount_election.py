@@ -85,6 +85,7 @@ class MountElection:
         self._signer = signer
         self._random = randomness
         self._own: MountLeadership | None = None
+        self._check_open: Callable[[], object] = lambda: None
         self.chain: ChainPort = StoredChain(storage, f"{ELECTIONS}/{name}", self._opened)
 
     @classmethod
@@ -99,15 +100,18 @@ class MountElection:
         if term < 4 * cluster.policy.radius_ns_max:
             raise BadRequest("term-too-short", "clocks may be as wrong as that", hint="ask for a longer term")
         of = cluster.registers.cluster_id, cluster.settings.node
-        return cls(
+        election = cls(
             cluster.context.storage, cluster.time, cluster.keys.witness, of, cluster.chance(), name, candidate, term
         )
+        election._check_open = cluster.check_open
+        return election
 
     def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: GivenUp = lambda: False) -> MountLeadership:
         """Return when this candidate leads. Blocks up to the time-out, then raises TryAgain. Touches the mount.
 
         ``given_up``: asked meanwhile; once it is true this ends as if the time-out had come. Raises BadTime, Damaged;
-        BadRequest, code ``held-here``, where it leads already; Environment where the mount fails until then.
+        BadRequest, code ``held-here``, where it leads already, and once its cluster is closed; Environment where the
+        mount fails until then.
         """
         check_callable(given_up=given_up)
         if self._own is not None and not self._own.over:
@@ -116,6 +120,7 @@ class MountElection:
         incarnation = self._random.randbytes(8)
         pending: tuple[EpochRecord, bytes] | None = None
         while True:
+            self._check_open()
             try:
                 pending = pending or self._next(incarnation)
                 seen = None if pending is None else self.link(*pending)

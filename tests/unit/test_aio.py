@@ -386,6 +386,19 @@ def test_what_outlives_its_cluster_is_given_back_without_a_word_and_takes_no_mor
     run(site, scene)
 
 
+# The natural service publishes, and a task of it follows: what ends it must not wait for that for ever.
+def test_follower_in_a_thread_ends_with_its_cluster(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        await cluster.run(cluster.core.create_log, "log")
+        following = asyncio.create_task(cluster.run(next, cluster.core.follow("log").batches()))
+        assert await asyncio.wait([following], timeout=0.3) == (set(), {following})
+        await cluster.close()
+        with pytest.raises(BadRequest, match="closed"):
+            await following
+
+    run(site, scene)
+
+
 def test_semaphore_that_is_lost_is_told_to_who_waits_for_that(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         session = cluster.session("test")

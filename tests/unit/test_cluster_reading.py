@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Event
+
 import pytest
 
-from tenure import BadRequest, Fold, MessageBatch
+from tenure import BadRequest, Fold, MessageBatch, MountElection
 from tests.support.cluster import Site
 
 
@@ -49,3 +53,25 @@ def test_batches_cursors_followers_and_views_by_the_public_door(site: Site) -> N
         session.publish("other", [b"x"], under=leases)
         with pytest.raises(BadRequest, match="not of"):
             cluster.batches("other", after=reading.cursor)
+
+
+# A service that follows in a thread has to come to its end: tenure.aio waits for these threads when it closes.
+def test_who_waits_in_a_thread_hears_that_the_cluster_is_closed(site: Site) -> None:
+    settles = Event()
+    with site.open() as cluster, ThreadPoolExecutor(3) as threads:
+        cluster.create_log("log")
+        elections = [MountElection.on(cluster, "e", candidate) for candidate in "ab"]
+        with elections[0].campaign():
+            hour = time.time_ns() + 3600 * 10**9
+            waiting: list[Future[object]] = [
+                threads.submit(next, cluster.follow("log").batches()),
+                threads.submit(cluster.settle, "log", hour, lambda _: settles.set()),
+                threads.submit(elections[1].campaign, timeout_s=3600),
+            ]
+            assert settles.wait(20)
+            assert not wait(waiting, 0.5).done
+            cluster.close()
+            for each in waiting:
+                with pytest.raises(BadRequest) as told:
+                    each.result(20)
+                assert told.value.code == "cluster-closed"

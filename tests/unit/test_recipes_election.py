@@ -196,6 +196,16 @@ def test_observer_hears_of_every_new_epoch(site: HandSite) -> None:
     assert next(heard) is None
 
 
+def test_observer_of_a_closed_session_sees_nothing_more(site: HandSite) -> None:
+    session = site.session("o")
+    heard = Election(session, "e").observe(every_s=0.5)
+    assert next(heard) is None
+    when_it_sleeps(site, session.close)
+    with pytest.raises(BadRequest) as told:
+        next(heard)
+    assert told.value.code == "session-closed"
+
+
 # -- who comes too late ------------------------------------------------------------------------------------------------
 
 

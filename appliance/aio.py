@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Concatenate, Final, Self, TypedDict, Unpack
 
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, check_callable, check_type
 from timeagent.units import Seconds
 
 from .bag.ports import Storage
@@ -213,8 +213,9 @@ class AsyncSession:
         """Take leases, all or none, with the options of ``Session.acquire``; ``waiting`` is called in a thread."""
         await self.begin()
         core = self.core
-        take = partial(core.acquire, *domains, **options)
-        taken = await self._threads.taken(lambda given_up: take(given_up=given_up), core.relinquish)
+        taken = await self._threads.taken(
+            lambda given_up: core.acquire(*domains, given_up=given_up, **options), core.relinquish
+        )
         leases = AsyncLeases(taken)
         leases.session = self
         return leases
@@ -223,8 +224,10 @@ class AsyncSession:
         self, tool: Callable[[Session], Tool[H]], *, timeout_s: Seconds = PATIENCE_S
     ) -> AsyncHold[H]:
         """Take a tool, which is made of the session: ``await session.take(lambda core: Mutex(core, "deploy"))``."""
+        check_callable(tool=tool)
         await self.begin()
         made = tool(self.core)
+        check_type(Tool, tool=made)
         hold = await self._threads.taken(
             lambda given_up: made.acquire(timeout_s=timeout_s, given_up=given_up), lambda hold: hold.relinquish()
         )
@@ -268,6 +271,7 @@ class AsyncSession:
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything else in a thread: ``await session.run(ledger.post, session.core)``."""
+        check_callable(do=do)
         return await self._threads.call(partial(do, *arguments), self._threads.runs)
 
     async def close(self) -> None:
@@ -332,6 +336,7 @@ class AsyncCluster:
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything with the core in a thread: ``await cluster.run(cluster.core.settle, log, instant)``."""
+        check_callable(do=do)
         return await self._threads.call(partial(do, *arguments), self._threads.runs)
 
     @contextlib.asynccontextmanager
@@ -342,6 +347,7 @@ class AsyncCluster:
 
         As ``MountElection.campaign``. Cancelled while it waits, it stands no more, and does not lead.
         """
+        check_type(MountElection, election=election)
         leadership = await self._threads.taken(
             lambda given_up: election.campaign(timeout_s=timeout_s, given_up=given_up), lambda lead: lead.resign()
         )

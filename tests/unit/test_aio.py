@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -382,6 +382,26 @@ def test_what_outlives_its_cluster_is_given_back_without_a_word_and_takes_no_mor
             with pytest.raises(BadRequest) as told:
                 await asked
             assert told.value.code == "cluster-closed"
+
+    run(site, scene)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "text", object()])
+def test_what_is_no_function_and_no_tool_is_a_bad_request(wrong: Any, site: Site) -> None:  # noqa: ANN401
+    async def scene(cluster: AsyncCluster) -> None:
+        async with cluster.session() as session:
+            asked: tuple[Callable[[], Awaitable[object]], ...] = (
+                lambda: session.take(wrong),
+                lambda: session.take(lambda _: wrong),
+                lambda: session.run(wrong),
+                lambda: cluster.run(wrong),
+                lambda: cluster.leading(wrong).__aenter__(),
+            )
+            for ask in asked:
+                with pytest.raises(BadRequest, match="bad-type"):
+                    await ask()
+            with pytest.raises(TypeError, match="given_up"):  # cancelling does that here
+                await session.acquire("a", given_up=wrong)  # type: ignore[call-arg]
 
     run(site, scene)
 

@@ -37,7 +37,7 @@ from .bag.roots import Root, cluster_storage_at, parse_root
 from .bag.writing import Writer
 from .doctor.file_system import is_local
 from .doctor.probes import refuse_unfit
-from .formats.birth import BagKind, store_of
+from .formats.birth import checked_kind, store_of
 from .formats.paths import Grid
 from .formats.policy import Policy
 from .formats.shardmap import ShardMap
@@ -273,13 +273,11 @@ class Cluster:
         that is not fit, or cannot be asked.
         """
         _check_places(store=store)
-        if kind not in BagKind:
-            kinds = " or ".join(BagKind)
-            raise BadRequest("bad-kind", f"{kind!r} is no kind of log", hint=f"name {kinds}")
+        kind = checked_kind(kind)
         place = None if store is None else parse_root(store)
         if place is not None and self.logs.find(name) is None:
             refuse_unfit(place, self.chance().randbytes(6).hex())
-        self.logs.opened_or_made(name, BagKind(kind), place)
+        self.logs.opened_or_made(name, kind, place)
 
     def log_names(self) -> list[str]:
         """Return the names of all logs. Touches the mount."""

@@ -32,6 +32,13 @@ class BagKind(StrEnum):
         """How the names of the data files of such a log end. Others are foreign to it."""
 
 
+def checked_kind(kind: str) -> BagKind:
+    """Return the kind of that name. Raises BadRequest."""
+    if kind not in BagKind:
+        raise BadRequest("bad-kind", f"{kind!r} is no kind of log", hint=f"name {' or '.join(BagKind)}")
+    return BagKind(kind)
+
+
 class LogBirth(Record, frozen=True):
     """Kind, and the grid on which the log's bags and racks lie. Another grid is another log."""
 

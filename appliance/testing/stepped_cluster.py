@@ -28,6 +28,7 @@ from typing import Final, Self
 from appliance.admin.trust import admit
 from appliance.bag.reader import Message
 from appliance.formats.lease import Holder
+from appliance.formats.names import check_purpose
 from appliance.formats.paths import chain_path
 from appliance.formats.policy import Policy, check_policy
 from appliance.formats.shardmap import ShardMap
@@ -40,14 +41,14 @@ from appliance.recipes.mount_election import MountElection
 from appliance.session.held import Lease
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
-from timeagent.errors import BadRequest, Environment, ShardUnavailable, TenureError
+from timeagent.errors import BadRequest, Environment, ShardUnavailable, TenureError, check_type
 from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, span_of
 
 from ..admin.membership import found_cluster, publish_map
 from ..bag.ports import BagContext, Published
-from ..formats.birth import BagKind
+from ..formats.birth import checked_kind
 
 
 class HandTime:
@@ -223,7 +224,11 @@ class SteppedCluster:
     """One node, some shards, memory in the place of the mount. Use it in a ``with`` block, or close it."""
 
     def __init__(self, *, shards: int = 1, seed: int = 0, policy: Policy | None = None) -> None:
-        """Found it. ``policy``: its numbers count, in the place of the default's."""
+        """Found it. ``policy``: its numbers count, in the place of the default's. Raises BadRequest."""
+        check_type(int, shards=shards, seed=seed)
+        check_type(Policy | None, policy=policy)
+        if shards < 1:
+            raise BadRequest("bad-shards", f"{shards} shards", hint="name 1 or more")
         self._random = random.Random(seed)  # noqa: S311 - names and jitter, the same in every run
         cluster_id = self._random.randbytes(16)
         self.policy = check_policy(policy or Policy(number=1, cluster_id=cluster_id, rack_ns=60 * SECOND))
@@ -275,11 +280,13 @@ class SteppedCluster:
 
     def pause(self, session: Session) -> None:
         """Have a session stand still: nothing of it is renewed until it is woken. Idempotent."""
+        check_type(Session, session=session)
         if session not in self._paused:
             self._paused.append(session)
 
     def wake(self, session: Session) -> None:
         """Let a session that was paused go on: it renews what it still can. Idempotent."""
+        check_type(Session, session=session)
         if session in self._paused:
             self._paused.remove(session)
         self._renew()
@@ -288,6 +295,7 @@ class SteppedCluster:
 
     def session(self, purpose: str = "", *, session_leases: bool = False) -> Session:
         """Begin a session, as ``Cluster.session`` does: a process of its own."""
+        check_type(bool, session_leases=session_leases)
         session = Session(
             self._context,
             LogBook(self._context),
@@ -306,11 +314,12 @@ class SteppedCluster:
 
     def lose(self, lease: Lease, reason: str = "the test says so") -> None:
         """End a lease against its holder's will, as an operator does, and let its holder hear of it."""
+        check_type(Lease, lease=lease)
         request = Revoke(
             request_id=self._random.randbytes(16),
             domain=lease.domain,
             correlation_id=lease.correlation_id,
-            by=Holder(node=NODE, process=1, boot=bytes(16), incarnation=bytes(8), purpose=reason),
+            by=Holder(node=NODE, process=1, boot=bytes(16), incarnation=bytes(8), purpose=check_purpose(reason)),
         )
         self.transport(lease.shard).call([request], self.policy.attempt_timeout_ns)
         self.pass_time(self.policy.renew_period_ns + BEAT_NS)
@@ -344,6 +353,7 @@ class SteppedCluster:
 
     def transport(self, shard: int) -> InPlace:
         """Return the way to a shard. Raises BadRequest."""
+        check_type(int, shard=shard)
         if not 0 <= shard < len(self._ways):
             raise BadRequest("no-such-shard", f"there is no shard {shard}", hint=f"0 to {len(self._ways) - 1}")
         return self._ways[shard]
@@ -365,7 +375,7 @@ class SteppedCluster:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def create_log(self, name: str, kind: str = "maildir") -> None:
-        LogBook(self._context).opened_or_made(name, BagKind(kind))
+        LogBook(self._context).opened_or_made(name, checked_kind(kind))
 
     def close_bags(self, log: str) -> Instant:
         """Let so much time pass that everything that was written by now is final; return the horizon."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,7 @@ from tenure.testing import SteppedCluster
 from tests.support.documents import blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytest_plugins = ["tenure.pytest_plugin"]
@@ -148,3 +149,30 @@ def test_program_in_the_document_is_run(repository: Path) -> None:
     for test in tests:
         with SteppedCluster() as cluster:
             test(cluster)  # type: ignore[operator]
+
+
+def test_wrong_value_is_a_bad_request_as_with_a_real_cluster(tenure_cluster: SteppedCluster) -> None:
+    cluster = tenure_cluster
+    (lease,) = cluster.session().acquire("a")
+    wrong: list[Callable[[Any], object]] = [
+        lambda value: SteppedCluster(shards=value),
+        lambda value: SteppedCluster(seed=value),
+        lambda value: cluster.session(session_leases=value),
+        lambda value: cluster.create_log("log", value),
+        lambda value: cluster.lose(lease, value),
+        cluster.lose,
+        cluster.pause,
+        cluster.wake,
+        cluster.stop_shard,
+        cluster.start_shard,
+    ]
+    for ask in wrong:
+        for value in (None, 1.5, b"x", ["x"], object()):
+            with pytest.raises(BadRequest):
+                ask(value)
+    for none in (0, -1):
+        with pytest.raises(BadRequest):
+            SteppedCluster(shards=none)
+    with pytest.raises(BadRequest):
+        SteppedCluster(policy=1)  # type: ignore[arg-type]
+    lease.check()

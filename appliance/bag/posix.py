@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import stat
@@ -22,8 +23,6 @@ from timeagent.units import Instant, Span
 
 from .ports import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
-_ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
-"""Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ESPIPE})
@@ -45,7 +44,12 @@ _PROBLEMS: Final = (
         "use a file system with hard links, and one for the whole root",
     ),
     ({errno.ENAMETOOLONG}, "name-too-long", "mount the root at a shorter path, or name the log shorter"),
-    (_ABSENT, PATH_ABSENT, "check that the root is mounted"),
+    ({errno.ENOENT}, PATH_ABSENT, "check that the root is mounted"),
+    (
+        {errno.ESTALE},
+        "mount-stale",
+        "try again; if that lasts, the server exports something else than was mounted: mount it anew",
+    ),
     (_NO_DIRECTORY, NOT_A_DIRECTORY, _IN_THE_WAY),
 )
 """What the operating system says, the code of the error that it becomes, and the way out."""
@@ -65,6 +69,25 @@ _TRIES: Final = 3
 _NAMES_TRIED: Final = 1_000
 
 
+def _anew[**P, T](verb: Callable[P, T]) -> Callable[P, T]:
+    """Let a verb begin anew where what it had found was deleted meanwhile (ESTALE): it finds what is there now.
+
+    Where that is said again and again, nobody knows what is there: ``mount-stale``, and not that nothing is.
+    """
+
+    @functools.wraps(verb)
+    def again(*arguments: P.args, **named: P.kwargs) -> T:
+        for _ in range(_TRIES - 1):
+            try:
+                return verb(*arguments, **named)
+            except (OSError, Environment) as problem:
+                if getattr(problem.__cause__ or problem, "errno", None) != errno.ESTALE:
+                    raise
+        return verb(*arguments, **named)
+
+    return again
+
+
 class PosixStorage:
     """A Storage under a directory of a mounted file system. Safe to share between threads."""
 
@@ -74,11 +97,14 @@ class PosixStorage:
         """Take the root, which must exist. Touches nothing yet. ``at_work``: it is one: empty, it is not mounted."""
         self._root = os.fspath(root)
         self._at_work = at_work
+        self._device: int | None = None
+        """The file system on which the root of a cluster at work was last seen not empty."""
         self._numbers = itertools.count(1)
 
     # What the operating system says becomes an Environment error in each verb by itself: a context manager around them
     # all would be a tenth of what a flush costs.
 
+    @_anew
     def ensure_directory(self, path: str) -> None:
         try:
             self._refuse_links(path)
@@ -86,6 +112,7 @@ class PosixStorage:
         except OSError as problem:
             raise self._refused("mkdir", path, problem) from problem
 
+    @_anew
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
         seen = []
         try:
@@ -100,11 +127,12 @@ class PosixStorage:
             finally:
                 os.close(descriptor)
         except OSError as problem:
-            if problem.errno in _ABSENT:  # ESTALE of a name too: the directory itself went away
+            if self._is_absent(problem):
                 return None
             raise self._refused("open", directory, problem) from problem
         return frozenset(seen)
 
+    @_anew
     def list_afresh(self, directory: str) -> list[str] | None:
         try:
             descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
@@ -113,13 +141,14 @@ class PosixStorage:
             finally:
                 os.close(descriptor)
         except OSError as problem:
-            if problem.errno in _ABSENT:
+            if self._is_absent(problem):
                 return None
             raise self._refused("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
         return self._looked_into(path, _read_whole, b"")
 
+    @_anew
     def _looked_into[T](self, path: str, look: Callable[[int], T], nothing: T) -> T | None:
         """Open a file, look, and close it; None if it is not there, and ``nothing`` of what is no regular file."""
         try:
@@ -129,15 +158,12 @@ class PosixStorage:
             finally:
                 os.close(descriptor)
         except OSError as problem:
-            return None if _not_read("read", self._full(path), problem) is None else nothing
+            return None if self._not_read(path, problem) is None else nothing
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
         """Yield all bytes of each of a directory's files: the directory is found once, not once for each of them."""
-        try:
-            opened = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
-        except OSError as problem:
-            if problem.errno not in _ABSENT:
-                raise self._refused("open", directory, problem) from problem
+        opened = self._opened(directory)
+        if opened is None:
             yield from itertools.repeat(None, len(names))
             return
         try:
@@ -149,10 +175,22 @@ class PosixStorage:
                     finally:
                         os.close(descriptor)
                 except OSError as problem:
-                    data = _not_read("read", self._full(f"{directory}/{name}"), problem)
+                    if problem.errno == errno.ESTALE:
+                        data = self.read(f"{directory}/{name}")
+                    else:
+                        data = self._not_read(f"{directory}/{name}", problem)
                 yield data
         finally:
             os.close(opened)
+
+    @_anew
+    def _opened(self, directory: str) -> int | None:
+        try:
+            return os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
+        except OSError as problem:
+            if self._is_absent(problem):
+                return None
+            raise self._refused("open", directory, problem) from problem
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
         return self._looked_into(path, lambda descriptor: _read_range(descriptor, offset, limit), b"")
@@ -173,6 +211,7 @@ class PosixStorage:
         except OSError as problem:
             raise self._refused("publish", path, problem) from problem
 
+    @_anew
     def ensure_marker(self, path: str) -> bool:
         try:
             self._refuse_link(path.rpartition("/")[0])
@@ -180,14 +219,14 @@ class PosixStorage:
         except FileExistsError:
             return True
         except OSError as problem:
-            if problem.errno in _ABSENT:
+            if self._is_absent(problem):
                 return False
             raise self._refused("create", path, problem) from problem
         return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
         try:
-            descriptor = os.open(f"{self._root}/{path}", _OWN_APPEND if expected_size else _NEW_APPEND, _FILE_MODE)
+            descriptor = self._opened_to_append(path, _OWN_APPEND if expected_size else _NEW_APPEND)
             try:
                 found = os.fstat(descriptor).st_size
                 if found != expected_size:
@@ -204,23 +243,30 @@ class PosixStorage:
             raise self._refused("append", path, problem) from problem
         return expected_size + len(data)
 
+    @_anew
+    def _opened_to_append(self, path: str, flags: int) -> int:
+        return os.open(f"{self._root}/{path}", flags, _FILE_MODE)
+
+    @_anew
     def unlink(self, path: str) -> None:
         try:
             os.unlink(self._full(path))
         except OSError as problem:
-            if problem.errno not in _ABSENT and problem.errno != errno.EISDIR:
+            if problem.errno not in (errno.ENOENT, errno.EISDIR):
                 raise self._refused("unlink", path, problem) from problem
 
+    @_anew
     def remove_directory(self, path: str) -> bool:
         try:
             os.rmdir(self._full(path))
         except OSError as problem:
             if problem.errno in _NOT_EMPTY or problem.errno == errno.ENOTDIR:
                 return False
-            if problem.errno not in _ABSENT:
+            if problem.errno != errno.ENOENT:
                 raise self._refused("rmdir", path, problem) from problem
         return True
 
+    @_anew
     def server_clock(self, tmp: str) -> Instant:
         """Return the ctime of a fresh file: closed and opened again, so that the server has said it."""
         try:
@@ -238,6 +284,33 @@ class PosixStorage:
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+    def _is_absent(self, problem: OSError) -> bool:
+        """Whether that says that something is not there. Raises Environment where nothing can be: it is not mounted."""
+        if problem.errno != errno.ENOENT:
+            return False
+        if self._at_work:
+            try:
+                device = os.stat(self._root).st_dev  # of all that is asked of the mount, this costs least
+                if device != self._device:
+                    self._check_mounted()
+                    self._device = device
+            except OSError as lost:
+                raise self._refused("look at", "", lost) from lost
+        return True
+
+    def _check_mounted(self) -> None:
+        """Raise ENOENT where the root of a cluster at work is empty: an unmounted mount point is."""
+        if not os.listdir(self._root):
+            raise OSError(errno.ENOENT, f"{self._root} is empty: its file system is not mounted")
+
+    def _not_read(self, path: str, problem: OSError) -> bytes | None:
+        """Return what there is of a file that cannot be read: None if it is not there, b"" if it is no file of ours."""
+        if self._is_absent(problem):
+            return None
+        if problem.errno in _NO_FILE:
+            return b""
+        raise _environment("read", self._full(path), problem) from problem
 
     def _refused(self, verb: str, path: str, problem: OSError) -> Environment:
         return _environment(verb, os.path.normpath(self._full(path)), problem)
@@ -261,17 +334,15 @@ class PosixStorage:
         """Raise ENOTDIR if that is a symbolic link; false if it is not there. Attributes may be old: a type is not."""
         try:
             mode = os.lstat(f"{self._root}/{path}").st_mode
-        except OSError as problem:
-            if problem.errno in _ABSENT:
-                return False
-            raise
+        except FileNotFoundError:
+            return False
         if stat.S_ISLNK(mode):
             raise OSError(errno.ENOTDIR, f"{path} is a symbolic link")
         return True
 
     def _mkdir(self, path: str) -> None:
-        if self._at_work and "/" not in path and not os.listdir(self._root):
-            raise OSError(errno.ENOENT, f"{self._root} is empty: its file system is not mounted")
+        if self._at_work and "/" not in path:
+            self._check_mounted()
         for _ in range(_TRIES):
             try:
                 os.mkdir(self._full(path), _DIRECTORY_MODE)
@@ -304,6 +375,7 @@ class PosixStorage:
             raise
         return path
 
+    @_anew
     def _new_in(self, tmp: str) -> tuple[str, int]:
         """Create a file that nobody else has: exclusive creation decides, the name only makes a collision rare."""
         for _ in range(_NAMES_TRIED):
@@ -323,7 +395,7 @@ class PosixStorage:
             try:
                 descriptor = os.open(path, _FOREIGN_OPEN)
             except OSError as problem:
-                if path == target and (problem.errno in _ABSENT or problem.errno in _NO_FILE):
+                if path == target and (problem.errno == errno.ENOENT or problem.errno in _NO_FILE):
                     return False  # a link, or what was deleted since: not ours
                 raise
             try:
@@ -332,6 +404,7 @@ class PosixStorage:
                 os.close(descriptor)
         return statuses[0].st_nlink > 1 and os.path.samestat(*statuses)
 
+    @_anew
     def _link(self, prepared: str, target: str) -> Published:
         try:
             os.link(prepared, target)
@@ -340,10 +413,8 @@ class PosixStorage:
             # we won: then our file has two names. By open and fstat: attributes by path may be seconds old.
             # And not the link count alone: a backup that makes hard links may have given our file its second name.
             return Published.WON if self._is_same_file(prepared, target) else Published.LOST
-        except OSError as problem:
-            if problem.errno in _ABSENT:
-                return Published.ABSENT
-            raise
+        except FileNotFoundError:
+            return Published.ABSENT
         return Published.WON
 
 
@@ -358,15 +429,6 @@ def _environment(verb: str, path: str, problem: OSError) -> Environment:
         if problem.errno in errnos:
             return Environment(code, said, hint=hint)
     return Environment("mount-failed", said, hint="the operation may or may not have been done: ask again")
-
-
-def _not_read(verb: str, path: str, problem: OSError) -> bytes | None:
-    """Return what there is of a file that cannot be read: None if it is not there, b"" if it is no file of ours."""
-    if problem.errno in _ABSENT:
-        return None
-    if problem.errno in _NO_FILE:
-        return b""
-    raise _environment(verb, path, problem) from problem
 
 
 def _read_whole(descriptor: int) -> bytes:

@@ -91,7 +91,7 @@ OF_A_RACK: Final = frozenset({PRELOCK, SEAL, PACK, RETAINED})
 """Files that stand in a rack's directory."""
 TOPS: Final = frozenset({LOGS, "ledger", "shards", "policy", "trust", "map"})
 """A directory with one of these is taken for a part of a tree, also without a marker."""
-_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 NOT_REGULAR: Final = "it is not a regular file"
 LINK: Final = "it is a link: none is followed"
 

@@ -368,7 +368,7 @@ RULES: Final = (
          ("s14_a_chmod_of_another_client_counts_at_the_next_opening_and_no_verb_tells_a_mode",)),
     *(
         Rule(f"a directory removed and made again: {verb}", partial(made_again, verb),
-             ("estale_a_directory_that_was_made_again_may_be_absent_once_for_who_knows_the_old_one",))
+             ("estale_a_directory_that_was_made_again_is_found_by_who_knows_the_old_one",))
         for verb in ("read", "ensure_marker", "publish", "append")
     ),
     Rule("a directory removed and made again, opened anew", partial(made_again, "look"),

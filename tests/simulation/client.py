@@ -81,8 +81,6 @@ class Client:
         self.repeats = 0
         self._delegated: dict[str, tuple[File, bytes]] = {}
         """What reads are answered with, without asking the server."""
-        self._handles: dict[str, dict[str, File | None]] = {}
-        """The directories that this client has opened."""
         self._absent: dict[str, Instant] = {}
         """Paths that are remembered as absent, and until when."""
         self._absent_names = self._absent.keys()
@@ -218,21 +216,6 @@ class Client:
         del self._delegated[path]
         return None
 
-    def _stale(self, path: str) -> bool:
-        """Whether this client knows a directory of that path that is gone, and says so; it knows better afterwards.
-
-        The kernel may also find the new one by itself, and repeat the request there.
-        """
-        removed = self.server.removed
-        if not removed:
-            return False
-        directory = path.rpartition("/")[0]
-        if directory not in removed:
-            return False
-        known = self._handles.pop(directory, None)
-        gone = known is not None and known is not self.server.directories.get(directory)
-        return gone and self._random() < 0.5
-
     # -- what this client remembers ------------------------------------------------------------------------------------
 
     def _hidden(self, path: str) -> bool:
@@ -276,13 +259,12 @@ class Client:
                 absent[other] = until
         within.append(path)
 
-    def _opened_afresh(self, directory: str, there: dict[str, File | None]) -> None:
+    def _opened_afresh(self, directory: str) -> None:
         """Know the directory as it is now: nothing in it is remembered as absent."""
         within = self._absent_in.pop(directory, None)
         if within is not None:
             for path in within:
                 self._absent.pop(path, None)
-        self._handles[directory] = there
 
     def _found(self, path: str) -> None:
         """Forget the absence of a name that was found meanwhile, and of the directories above it."""

@@ -19,7 +19,7 @@ The rules are those measured on NFSv3 and v4.2, numbered as in tests/simulation/
 - permissions are those at the opening, by uid: what was opened before somebody took them away still lands for the
   owner, and stores nothing for others; directories are asked at each creation, link and removal; root is asked nothing
   (S13);
-- a directory that was removed and made again may be absent, once, for a client that knows the old one (ESTALE);
+- a directory that was removed and made again is found by a client that knows the old one: it is asked again (ESTALE);
 - a soft mount reports failure of what was done, was done in part, was not done, or will be done later, and of what only
   looks; a full one refuses.
 
@@ -85,7 +85,7 @@ class SimulatedMount(Client):
         if self._remembered != remembered:
             self._found(directory)
         if self.revalidates:
-            self._opened_afresh(directory, there)
+            self._opened_afresh(directory)
         else:
             names = [name for name in names if not self._hidden(f"{directory}/{name}")]
         found = {name for name in names if name in there}
@@ -114,7 +114,7 @@ class SimulatedMount(Client):
             return None
         if self._remembered != remembered:
             self._found(directory)
-        self._opened_afresh(directory, there)
+        self._opened_afresh(directory)
         if self._random() >= 0.25:
             return sorted(there)
         names = set(there)
@@ -134,8 +134,6 @@ class SimulatedMount(Client):
             return data
         remembered = self._remembered
         self._look("read", path)
-        if self._stale(path):
-            return None
         file = self.server.find(path)
         if file is not None:
             if self._remembered != remembered:
@@ -173,8 +171,6 @@ class SimulatedMount(Client):
         prepared, file = self._prepare(tmp, data)
 
         def link() -> Published:
-            if self._stale(path):
-                return Published.ABSENT
             self._ask_permission("link", path)
             return self.server.link(path, file)
 
@@ -216,7 +212,7 @@ class SimulatedMount(Client):
         def create() -> bool:
             parent, _, name = path.rpartition("/")
             names = self.server.directories.get(parent)
-            if names is None or self._stale(path):
+            if names is None:
                 return False
             if name not in names:
                 self._ask_permission("create", path)
@@ -266,7 +262,7 @@ class SimulatedMount(Client):
 
         def opened() -> File:
             names = self.server.directories.get(parent)
-            if names is None or self._stale(path):
+            if names is None:
                 raise _absent(path)
             if expected_size:
                 known = names.get(name)

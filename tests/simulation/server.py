@@ -51,8 +51,6 @@ class Server:
         """Files of logs and chains that were removed, and when, by this server's clock."""
         self.grown: dict[File, list[tuple[int, Instant]]] = {}
         """Up to which size a file was appended to, and when."""
-        self.removed: set[str] = set()
-        """Directories that were removed at least once: who knows the old one has a stale handle."""
 
     def copy_from(self, other: Server) -> None:
         """Begin with another server's tree."""
@@ -124,7 +122,6 @@ class Server:
             parent, _, name = path.rpartition("/")
             del self.directories[path]
             del self.directories[parent][name]
-            self.removed.add(path)
         return True
 
     def chmod(self, path: str, *, writable: bool) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from appliance.formats.paths import SEAL
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
@@ -225,6 +226,27 @@ def test_file_that_became_shorter_while_it_was_read_is_unreadable(tmp_path: Path
     assert codes(result) == {"unreadable"}
     assert {each.subject for each in result.findings} >= {each for each in tree.files() if each.endswith(".ledger")}
     assert "became shorter" in result.findings[0].explanation
+
+
+# As when its server exports something else for a while: that it is not there would be said of the cluster.
+@pytest.mark.parametrize(
+    "place", ["22-00-00", "22-00-00/22-00-01.000-1000-2000", "22-00-00/22-00-01.000-1000-2000/lock"]
+)
+def test_what_has_a_stale_handle_is_unreadable_and_not_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    small_tree(tmp_path)
+    opens = os.open
+
+    def stale(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if os.fspath(path) == str(tmp_path / DAY / place):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opens(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", stale)
+    result = audit(Tree(tmp_path), signatures=SIGNATURES)
+    assert {each.verdict for each in result.findings} <= {Verdict.INDETERMINATE, Verdict.UNVERIFIABLE}
+    assert f"{DAY}/{place}" in {each.subject for each in result.findings if each.code == "unreadable"}
 
 
 # Between the two the file server may lose it, or its disk fail.

@@ -5,8 +5,9 @@ import fcntl
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -280,12 +281,11 @@ def test_refusal_of_the_system_is_classified_and_leaves_nothing_behind(
     assert names_in(tmp_path / "tmp") == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE])
-def test_stale_handle_means_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_no_entry_means_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = PosixStorage(tmp_path)
 
     def gone(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     monkeypatch.setattr(os, "open", gone)
     monkeypatch.setattr(os, "listdir", gone)
@@ -295,21 +295,90 @@ def test_stale_handle_means_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert storage.ensure_marker("a/x") is False
 
 
-# What was opened is no directory any more: that no name is in it says nothing of the one that stands there now.
-@pytest.mark.parametrize(("number", "seen"), [(errno.ENOENT, frozenset()), (errno.ESTALE, None)])
-def test_name_in_a_directory_that_went_away_under_the_look_is_not_absent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, seen: frozenset[str] | None
+VERBS: dict[str, tuple[Callable[[PosixStorage], object], object]] = {
+    "look": (lambda storage: storage.look("a", ("x", "y")), frozenset({"x"})),
+    "list_afresh": (lambda storage: storage.list_afresh("a"), ["x"]),
+    "read": (lambda storage: storage.read("a/x"), b"1"),
+    "read_each": (lambda storage: list(storage.read_each("a", ("x", "y"))), [b"1", None]),
+    "read_from": (lambda storage: storage.read_from("a/x", 0, 9), b"1"),
+    "size_of": (lambda storage: storage.size_of("a/x"), 1),
+    "publish": (lambda storage: storage.publish("a/new", b"2", "tmp"), Published.WON),
+    "ensure_marker": (lambda storage: storage.ensure_marker("a/x"), True),
+    "append": (lambda storage: storage.append("a/x", b"2", 1), 2),
+    "ensure_directory": (lambda storage: storage.ensure_directory("a/b"), None),
+    "remove_directory": (lambda storage: storage.remove_directory("a"), False),
+    "unlink": (lambda storage: storage.unlink("a/x"), None),
+}
+SYSTEM_CALLS = ("open", "stat", "lstat", "listdir", "read", "fstat", "link", "mkdir", "rmdir", "unlink")
+
+
+# ESTALE: what a name led to was deleted meanwhile. Or its server exports something else: then all is as if deleted.
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("times", [1, 2, 99])
+def test_who_is_told_of_a_stale_handle_finds_what_is_there_or_says_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, times: int
 ) -> None:
-    storage = PosixStorage(tmp_path)
-    storage.ensure_directory("a")
+    ask, answer = VERBS[verb]
+    met = 0
+    for call in SYSTEM_CALLS:
+        root = tmp_path / call
+        root.mkdir()
+        storage = PosixStorage(root)
+        storage.ensure_directory("tmp")
+        storage.ensure_directory("a")
+        storage.append("a/x", b"1", 0)
+        real: Callable[..., object] = getattr(os, call)
+        left = times
 
-    def gone(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
+        def stale(*arguments: object, real: Callable[..., object] = real, **options: object) -> object:
+            nonlocal left
+            if left:
+                left -= 1
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return real(*arguments, **options)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "stat", gone)
-        found = storage.look("a", ("x",))
-    assert found == seen
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, stale)
+            refused: Environment | None = None
+            try:
+                found = ask(storage)
+            except Environment as problem:
+                refused = problem
+        if refused is not None:
+            assert refused.code == "mount-stale"
+            assert times == 99 or (verb == "append" and call == "fstat")  # nobody knows what was written
+            assert "mount it anew" in str(refused.hint)
+        else:
+            assert found == answer
+            assert left in (0, times) or call == "unlink"  # of what nobody reads
+        met += left < times
+    assert met
+
+
+# What is not there because nothing is: under a lease, all that earlier holders wrote would be missing.
+def test_nothing_is_called_absent_where_the_root_is_not_mounted(tmp_path: Path) -> None:
+    root, full = tmp_path / "mount point", tmp_path / "file system"
+    elsewhere = (each for each in map(Path, ("/dev/shm", "/var/tmp")) if each.is_dir())
+    other = next((each for each in elsewhere if each.stat().st_dev != tmp_path.stat().st_dev), None)
+    if other is None:
+        pytest.skip("needs another file system")
+    full.mkdir()
+    (full / "a").mkdir()
+    root.symlink_to(full)
+    storage = PosixStorage(root, at_work=True)
+    assert storage.read("a/x") is None
+    with TemporaryDirectory(dir=other) as empty:
+        root.unlink()
+        root.symlink_to(empty)
+        for ask in (VERBS[verb][0] for verb in ("look", "list_afresh", "read", "read_each", "ensure_marker")):
+            with pytest.raises(Environment, match="is empty: its file system is not mounted"):
+                ask(storage)
+        (Path(empty) / "a").mkdir()  # another one is mounted now
+        assert storage.read("a/x") is None
+    root.unlink()
+    root.symlink_to(full)
+    assert storage.list_afresh("a") == []
+    assert storage.list_afresh("b") is None
 
 
 def test_mount_hides_a_name_until_its_directory_is_opened() -> None:

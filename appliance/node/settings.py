@@ -274,15 +274,12 @@ def save_settings(settings: Settings) -> None:
         else:
             lines.append(f"{name} = {_quoted(value)}")
     path = settings.directory / FILE
-    new = path.with_name(f"{FILE}.new")
     try:
-        new.write_text("\n".join([*lines, *tables, ""]), encoding="utf-8")
-        new.replace(path)  # whole, or not at all: a part of it would be in the way of who tries again
+        path.write_text("\n".join([*lines, *tables, ""]), encoding="utf-8")
     except OSError as problem:
-        raise unwritable(path, problem) from None
-    finally:
         with contextlib.suppress(OSError):
-            new.unlink()
+            path.unlink()  # a part of it would be in the way of who tries again
+        raise unwritable(path, problem) from None
 
 
 def _quoted(value: object) -> str:

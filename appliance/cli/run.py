@@ -248,7 +248,11 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
                 lease.on_lost(lambda _: signals.wake())
                 fields = {"domain": lease.domain, "mode": lease.mode, "fence": str(lease.fence)}
                 told = msgspec.json.encode(fields | instant_fields("expiry", lease.expiry_ns))
-                caller.sendall(b"0\n" + told)
+                try:
+                    caller.sendall(b"0\n" + told)
+                except OSError:  # it has gone meanwhile, and has no lock
+                    lock.forget()
+                    return 0
                 caller.close()
                 os.dup2(nowhere, 2)
                 lock.keep(signals.wait, hold_on=options.hold_if_orphaned)

@@ -111,11 +111,15 @@ class Lock:
             if loss is not None and self.record.state != LOST:
                 self._changed(LOST, str(loss))
             if gone and (not hold_on or self.record.state == LOST):
-                self._path.unlink()  # nobody is left who would ask
+                self.forget()
                 return
             if gone and self.record.state == HELD:
                 self._changed(OWNERLESS)
             unlocked = signal.SIGTERM in wait(BEAT_NS, *([] if gone else [self._owner.descriptor]))
+
+    def forget(self) -> None:
+        """Remove the record: nobody is left who would ask."""
+        self._path.unlink()
 
     def _changed(self, state: str, why: str = "") -> None:
         now = self.record.changed_ns

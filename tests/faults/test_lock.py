@@ -212,6 +212,33 @@ def test_caller_that_is_killed_while_it_waits_leaves_no_lock(
     assert is_free(cluster)
 
 
+_GONE: str = """
+import os, socket, sys
+from argparse import Namespace
+from appliance.cli import run
+
+options = Namespace(root=sys.argv[1], node_dir=sys.argv[2], allow_root=True, domain="deploy", mode=None, wait="30s",
+                    purpose=None, hold_if_orphaned=False)
+ours, its = socket.socketpair()
+write = run.Lock.__init__
+
+def written(*arguments):
+    write(*arguments)
+    ours.close()
+
+run.Lock.__init__ = written
+run._be_the_keeper(options, run.Owner(os.getppid()), its)
+"""
+
+
+def test_caller_that_goes_when_the_lease_is_granted_leaves_no_lock(site: Site, cluster: Cluster) -> None:
+    words = [sys.executable, "-c", _GONE, str(site.root), str(site.node_dir())]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(locks(cluster.routes.runtime, NAME))
+    assert is_free(cluster)
+
+
 def test_owner_that_cannot_be_told_has_to_be_named(site: Site) -> None:
     unnamed = said(site, "lock", NAME)
     assert (unnamed.returncode, "[no-owner]" in unnamed.stderr) == (2, True)

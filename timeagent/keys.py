@@ -207,10 +207,17 @@ def save_private_text(path: Path, data: bytes) -> None:
         raise Environment(
             "key-unwritable", f"cannot write the private key {path}: {problem.strerror}", hint="check its directory"
         ) from None
-    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException as problem:  # a part of it would be in the way of who tries again
+        path.unlink()
+        if not isinstance(problem, OSError):
+            raise
+        what = f"cannot write the private key {path}: {problem.strerror}"
+        raise Environment("key-unwritable", what, hint="check its directory, and that there is room") from None
 
 
 def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import os
 import shutil
@@ -85,6 +86,23 @@ def test_private_key_without_a_directory_is_refused_by_name(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o601])
+# A part of a key would be in the way of who tries again, as a full disk leaves it, or Ctrl-C.
+@pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_key_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
+) -> None:
+    def refuse(_: int) -> None:
+        raise problem
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises((Environment, KeyboardInterrupt)) as refused:
+            save_private_key(tmp_path / "time.key", SIGNER)
+    assert isinstance(refused.value, KeyboardInterrupt) or refused.value.code == "key-unwritable"
+    assert list(tmp_path.iterdir()) == []
+    save_private_key(tmp_path / "time.key", SIGNER)
+
+
 def test_private_key_that_others_may_touch_is_not_trusted(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "time.key"
     save_private_key(path, SIGNER)

@@ -50,7 +50,7 @@ CALLS_MAX: Final = 16
 class AcquireOptions(TypedDict, total=False):
     """What ``Session.acquire`` takes by name; cancelling stands in the place of ``given_up``."""
 
-    mode: Mode | str | Mapping[str, Mode]
+    mode: Mode | str | Mapping[str, Mode | str]
     timeout_s: Seconds
     term_s: Seconds | None
     record_only: bool

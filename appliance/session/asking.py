@@ -71,7 +71,7 @@ def chosen_together(asked: bool | None, usual: bool, own: Sequence[Span | None])
     return (usual if asked is None else asked) and not alone
 
 
-def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) -> dict[str, Mode]:
+def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode | str]) -> dict[str, Mode]:
     """Return the mode of each domain: one for all, or each its own. Raises BadRequest."""
     names = list(dict.fromkeys([check_domain(each) for each in domains]))
     if not names:

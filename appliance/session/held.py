@@ -476,7 +476,7 @@ class Lease:
         return self.ended is None and keeper.time.now().surely_before(end)
 
     def progress(self) -> None:
-        """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.
+        """Say that the work under a lease gets on: one taken with ``progress_within_s`` is renewed only then.
 
         A message that is Committed under the lease says so by itself.
         """

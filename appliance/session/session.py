@@ -94,7 +94,7 @@ class Session:
     def acquire(  # noqa: PLR0913 - what can be said about a lease, by name
         self,
         *domains: str,
-        mode: Mode | str | Mapping[str, Mode] = Mode.X,
+        mode: Mode | str | Mapping[str, Mode | str] = Mode.X,
         timeout_s: Seconds = 30,
         term_s: Seconds | None = None,
         record_only: bool = False,

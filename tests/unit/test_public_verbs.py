@@ -25,6 +25,7 @@ from tenure import (
     FenceGate,
     Fold,
     Leases,
+    Mode,
     MountElection,
     Mutex,
     PathLock,
@@ -274,8 +275,9 @@ def test_help_of_the_package_shows_its_names() -> None:
     assert "Take leases on one or several domains" in shown
 
 
-def of_one(leases: Leases, others: AsyncLeases) -> None:
+def of_one(session: Session, leases: Leases, others: AsyncLeases) -> None:
     """Be checked by mypy, with the rest of the tests."""
+    assert_type(session.acquire("a", "b", mode={"a": "X", "b": Mode.S}), Leases)
     assert_type(leases[0], Lease)
     assert_type(others[0], Lease)
     assert_type(leases[:1], tuple[Lease, ...])

@@ -85,7 +85,6 @@ def test_private_key_without_a_directory_is_refused_by_name(tmp_path: Path) -> N
     assert refused.value.code == "key-unwritable"
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o601])
 # A part of a key would be in the way of who tries again, as a full disk leaves it, or Ctrl-C.
 @pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_key_that_cannot_be_written_leaves_nothing(
@@ -96,13 +95,13 @@ def test_key_that_cannot_be_written_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
-        with pytest.raises((Environment, KeyboardInterrupt)) as refused:
+        with pytest.raises((Environment, KeyboardInterrupt), match=r"No space left|^$"):
             save_private_key(tmp_path / "time.key", SIGNER)
-    assert isinstance(refused.value, KeyboardInterrupt) or refused.value.code == "key-unwritable"
     assert list(tmp_path.iterdir()) == []
     save_private_key(tmp_path / "time.key", SIGNER)
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o601])
 def test_private_key_that_others_may_touch_is_not_trusted(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "time.key"
     save_private_key(path, SIGNER)

@@ -104,7 +104,15 @@ def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
     ):
         return False
     # After the directories: a pack appears before they go, so whoever packs meanwhile is not taken for retention.
-    return PACK not in (storage.look(rack.path, (PACK,)) or ())
+    return not has_pack(storage, rack)
+
+
+def has_pack(storage: Storage, rack: Rack) -> bool:
+    """Whether a sealed rack has a pack. Raises TryAgain where the mount hides the rack's directory."""
+    seen = storage.look(rack.path, (PACK,))
+    if seen is None:
+        raise hidden(rack.path)
+    return bool(seen)
 
 
 def original(storage: Storage, bag_path: str, lock: bytes | None) -> bool:

@@ -30,7 +30,7 @@ from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
 from ..formats.closed import PACK, PackMaker
-from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
+from .closedbags import WINDOW_BYTES, PackedRack, has_pack, open_packed, original
 from .closing import Sealer
 from .logs import racks_there
 from .ports import NOT_A_DIRECTORY, PATH_ABSENT, BagContext, Published
@@ -115,7 +115,7 @@ class Packer:
         return PackMaker(raw, where)
 
     def _has_pack(self, rack: Rack) -> bool:
-        return PACK in (self._storage.look(rack.path, (PACK,)) or ())
+        return has_pack(self._storage, rack)
 
     def _bags_there(self, rack: Rack) -> list[Bag]:
         """Return the bags that have a directory, whether the seal knows them or not."""

@@ -381,3 +381,23 @@ def test_pack_gives_files_by_their_names() -> None:
         assert packed.file(file.bag.name, file.name.text()) == file.data
     assert packed.file("elsewhere", sealed.files[0].name.text()) is None
     assert packed.file(sealed.files[0].bag.name, "elsewhere") is None
+
+
+# ESTALE, while a server exports its directory anew: for a moment nothing of a rack is there, and then all of it.
+def test_rack_that_the_mount_hides_for_a_moment_is_not_swept_as_given_up() -> None:
+    sealed = SealedRack()
+    assert isinstance(sealed.storage, MemoryStorage)
+    before = dict(sealed.storage.files)
+
+    class Hiding(WrappedStorage):
+        hides = False
+
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            data = path.endswith(sealed.files[0].name.text())
+            self.hides = verb in ("read", "look") and path.startswith(sealed.rack.path) and (self.hides or data)
+            return None if self.hides else call()  # type: ignore[return-value]  # as they say that it is not there
+
+    with pytest.raises(TryAgain, match=f"the mount hides {sealed.rack.path}"):
+        sealed.packer(Hiding(sealed.storage)).pack(sealed.rack)
+    assert sealed.storage.files == before
+    assert settled(sealed) == MESSAGES

@@ -284,7 +284,7 @@ def _with_cluster(step: Callable[[Cluster, Namespace], int], options: Namespace,
 def _hand_over(cluster: Cluster, options: Namespace) -> int:
     node = options.node or cluster.settings.node
     check_known(cluster.registers.newest_trust().keys, node)
-    if options.root_key is None or membership.has_left(cluster.registers, node):
+    if options.root_key is None or membership.has_left(cluster.registers, node, SystemClock().realtime_ns()):
         return 0
     key, newest = root_key(cluster, options), cluster.registers.newest_map()
     if newest.before is not None:  # a move that was cut off, perhaps this one

@@ -286,17 +286,18 @@ class PosixStorage:
         return f"{self._root}/{path}"
 
     def _is_absent(self, problem: OSError) -> bool:
-        """Whether that says that something is not there. Raises Environment where nothing can be: it is not mounted."""
+        """Whether that says that something is not there. Raises Environment where its file system is gone meanwhile."""
         if problem.errno != errno.ENOENT:
             return False
         if self._at_work:
             try:
                 device = os.stat(self._root).st_dev  # of all that is asked of the mount, this costs least
-                if device != self._device:
+                if device != self._device and (self._device is not None or os.listdir(self._root)):
                     self._check_mounted()
                     self._device = device
             except OSError as lost:
-                raise self._refused("look at", "", lost) from lost
+                if self._device is not None:
+                    raise self._refused("look at", "", lost) from lost
         return True
 
     def _check_mounted(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from appliance.bag.ports import Published
 from appliance.demo.bank import Opening, Transfer, encode
 from tests.nfs_lab import loopback, referee, rulebook, run, table
 from tests.nfs_lab.channel import Channel
@@ -176,7 +177,7 @@ def test_what_the_simulator_never_shows_is_an_objection_and_stands_in_the_table(
         ("counts_links", False, "a link whose reply was lost, the server crashed", "lost, told EEXIST; '1' is there"),
         ("size_of", lambda *_: 3, "a size is true at once", "3, then 3"),
         ("_hidden", lambda *_: False, "a directory looked for in vain", "seen"),
-        ("_stale", lambda *_: True, "a directory removed and made again: publish", "absent, then absent"),
+        ("publish", lambda *_: Published.ABSENT, "a directory removed and made again: publish", "absent, then absent"),
         ("_ask_permission", lambda *_: None, "a directory without permission, for the owner", "ensure_marker True"),
     ],
 )

@@ -51,6 +51,9 @@ def _members(file: IO[bytes]) -> list[tarfile.TarInfo]:
         encoding, errors = _ENCODING
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member, encoding=encoding, errors=errors) as archive:
             for each in archive:
+                each.pax_headers = {}  # each keeps a copy of all that headers before it say of all members
+                said = archive.pax_headers.items()
+                archive.pax_headers = {name: value for name, value in said if name in tarfile.PAX_FIELDS}
                 if each.size < 0:  # as an attribute says it
                     raise tarfile.ReadError(f"{each.name} has {each.size} bytes")
                 if each.type in tarfile.SUPPORTED_TYPES:

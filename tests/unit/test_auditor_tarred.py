@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -152,3 +153,17 @@ def test_directory_in_it_is_shown_escaped_in_every_form(tmp_path: Path, capsys: 
         assert "x1b[2Jcopy" in out
         assert "\x1b" not in out
         assert "\\u001b" not in out
+
+
+def test_what_a_header_says_of_all_members_is_not_kept_for_each(tmp_path: Path, copy: bytes) -> None:
+    said = b"".join(b"15 word%05d=x\n" % number for number in range(5_000))
+    of_all = header(b"%011o" % len(said), tarfile.XGLTYPE) + said + bytes(-len(said) % BLOCK)
+    each = b"".join(header(b"", name=f"tree/logs/{number}") for number in range(500))
+    (tmp_path / "made.tar").write_bytes(of_all + each + copy)
+    tracemalloc.start()
+    try:
+        tree = TarTree(tmp_path / "made.tar")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(tree.names("logs")) > 500

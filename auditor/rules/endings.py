@@ -391,8 +391,9 @@ def _forgotten(session: SessionHistory, alone: Sequence[SessionNote]) -> Iterato
         while coming and coming[0].position < told.position:
             note = coming.popleft()
             named.setdefault(note.correlation_id, (note.lease, note.where))
+        known = set(told.witness.ended)
         for name, (what, where) in named.items():
-            if name not in told.witness.ended:
+            if name not in known:
                 reason = f"a {told.witness.kind} of {session.name} does not name {what}, which was ended alone before"
                 yield found("ended-lease-forgotten", f"{session.name}, {what}", reason, [where, told.where])
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -95,7 +96,8 @@ class ShardRun:
 
     def whole(self, first: int, last: int) -> bool:
         """Whether the ledger holds every head from ``first`` to ``last``."""
-        return any(low <= first and last <= high for low, high in self.stretches)
+        place = bisect_right(self.stretches, first, key=lambda each: each[0])
+        return place > 0 and last <= self.stretches[place - 1][1]
 
 
 def head_facts(index: Index) -> dict[HeadName, HeadFact]:
@@ -261,6 +263,22 @@ class EndedFact:
     """Whether it was said of this lease; else it follows from what was said of its session lease."""
 
 
+def _position(word: Told | ToldOfSession | EndedFact) -> Position:
+    return word.position
+
+
+def _up_to(told: Sequence[Told], position: Position) -> int:
+    """Return how many words were told up to a position, and in it."""
+    return bisect_right(told, position, key=_position)
+
+
+def _furthest[T: (Told, ToldOfSession)](told: Sequence[T]) -> list[T]:
+    """Return of each word that with the latest expiry up to it: some are asked for as often as there are words."""
+    return list(
+        itertools.accumulate(told, lambda *two: max(two, key=lambda each: (each.witness.expiry_ns, each.position)))
+    )
+
+
 @dataclass(slots=True)
 class LeaseHistory:
     """All that is known of one grant."""
@@ -269,7 +287,11 @@ class LeaseHistory:
     session: SessionHistory | None = None
     """The session lease that it is under: then that one's expiry counts."""
     told: list[Told] = field(default_factory=list)
+    """In order."""
+    furthest: Sequence[Told] = ()
+    """Of each of these that with the latest expiry up to it."""
     endings: list[EndedFact] = field(default_factory=list)
+    """In order."""
     uses: list[Use] = field(default_factory=list)
     doubtful: int = 0
     """Messages in frames that name it by a witness that does not verify."""
@@ -289,8 +311,7 @@ class LeaseHistory:
 
     def mode_at(self, position: Position) -> Mode:
         """Return the mode that it had when something was told: a lease may change to a stronger one."""
-        known = [told for told in self.told if told.position <= position]
-        return known[-1].witness.mode if known else self.first.witness.mode
+        return self.told[max(_up_to(self.told, position), 1) - 1].witness.mode
 
     @property
     def claims(self) -> list[Told]:
@@ -317,15 +338,19 @@ class LeaseHistory:
     def words(self) -> Sequence[Told | ToldOfSession]:
         """The witnesses that say until when it lasts, in order; of its session lease those before its end."""
         if self.session is not None:
-            ended = self.ended
-            told = [each for each in self.session.told if ended is None or each.position < ended.position]
-            if told:
-                return told
+            return self.session.told[: self._counting] or self.told
         return self.told
 
     @property
+    def _counting(self) -> int:
+        """How many words on its session lease count: those before its end."""
+        ended, told = self.ended, self.session.told if self.session is not None else []
+        return len(told) if ended is None else bisect_left(told, ended.position, key=_position)
+
+    @property
     def last_expiry(self) -> Told | ToldOfSession:
-        return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
+        count = self._counting
+        return self.session.furthest[count - 1] if self.session is not None and count else self.furthest[-1]
 
     @property
     def whole(self) -> list[Told | ToldOfSession]:
@@ -362,19 +387,19 @@ class LeaseHistory:
 
     def expiry_at(self, position: Position) -> int:
         """Return the latest expiry that had been told up to a position, under a session lease of that."""
-        known = [told.witness.expiry_ns for told in self.told if told.position <= position]
         if self.session is not None:
-            known = [told.witness.expiry_ns for told in self.session.told if told.position < position] or known
-        return max(known, default=self.first.witness.expiry_ns)
+            count = bisect_left(self.session.told, position, key=_position)
+            if count:
+                return self.session.furthest[count - 1].witness.expiry_ns
+        return self.furthest[max(_up_to(self.told, position), 1) - 1].witness.expiry_ns
 
     def ended_before(self, position: Position) -> EndedFact | None:
         """Return the first word on its end that stands before, or in, what was told at a position."""
-        known = [fact for fact in self.endings if fact.position <= position]
-        return min(known, key=lambda fact: fact.position, default=None)
+        return self.endings[0] if self.endings and self.endings[0].position <= position else None
 
     @property
     def ended(self) -> EndedFact | None:
-        return min(self.endings, key=lambda fact: fact.position, default=None)
+        return self.endings[0] if self.endings else None
 
     @property
     def floor_ns(self) -> int:
@@ -447,9 +472,11 @@ def domain_history(
         elif known:
             known.doubtful += use.messages
     for lease in leases.values():
-        lease.told.sort(key=lambda told: told.position)
+        lease.told.sort(key=_position)
+        lease.furthest = _furthest(lease.told)
         if lease.session is not None:
             lease.endings += lease.session.ends_of(lease, cluster.runs[lease.run])
+        lease.endings.sort(key=_position)
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
     return DomainHistory(rows.domain, ordered, ends, revocations)
 
@@ -465,6 +492,10 @@ class SessionHistory:
     session_id: bytes
     told: list[ToldOfSession] = field(default_factory=list)
     """In order."""
+    furthest: Sequence[ToldOfSession] = ()
+    """Of each of these that with the latest expiry up to it."""
+    naming: dict[bytes, ToldOfSession] = field(default_factory=dict)
+    """The first of them that names a lease as ended alone."""
     over: SessionOver | None = None
 
     @property
@@ -476,7 +507,7 @@ class SessionHistory:
 
         The second only where the ledger has everything in between: else it may have ended alone, or been given back.
         """
-        naming = next((told for told in self.told if lease.correlation_id in told.witness.ended), None)
+        naming = self.naming.get(lease.correlation_id)
         if naming is not None:
             ending = _ending(lease, LeaseOutcome.REVOKED, naming.token.midpoint_ns)
             yield EndedFact(ending, naming.position, naming.token, naming.where, None, stated=False)
@@ -507,7 +538,10 @@ def session_histories(index: Index, cluster: ClusterFacts) -> dict[SessionName, 
         elif history.over is None or position < history.over.position:
             history.over = Statement(entry, fact.head, fact.token, position, where)
     for history in found.values():
-        history.told.sort(key=lambda told: told.position)
+        history.told.sort(key=_position)
+        history.furthest = _furthest(history.told)
+        for told in reversed(history.told):
+            history.naming |= dict.fromkeys(told.witness.ended, told)
     return dict(sorted(found.items()))
 
 

@@ -1,0 +1,93 @@
+"""What costs an audit more than it is long: none of what somebody can write down is looked at once for each other."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from auditor.audit import audit
+from auditor.evidence.tree import Tree
+from auditor.rules.endings import _forgotten
+from auditor.rules.history import SessionHistory, ShardRun
+from tests.fault_injection import sessions
+from tests.fault_injection.faults_sessions import kept_together
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import FrameType
+
+    from auditor.evidence.finding import Finding
+    from auditor.rules.history import ToldOfSession
+
+
+def steps(act: Callable[[], object]) -> int:
+    """Return how many lines of the auditor are gone over."""
+    count, before = 0, sys.gettrace()
+
+    def trace(frame: FrameType, _event: str, _argument: object) -> object:
+        nonlocal count
+        count += "auditor" in frame.f_code.co_filename
+        return trace
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_gaps_of_a_ledger_are_not_gone_over_for_each_lease() -> None:
+    def asked(count: int) -> int:
+        run = ShardRun(b"run", (1, 0), 1)
+        for number in range(count):
+            run.take(2 * number + 1, in_ledger=True)
+        assert [run.whole(*each) for each in ((1, 1), (1, 3), (3, 3), (2, 3), (2 * count + 1, 2 * count + 1))] == [
+            *(True, False, True, False, False)
+        ]
+        return steps(lambda: [run.whole(2 * number + 1, 2 * number + 2) for number in range(count)])
+
+    assert asked(800) < 20 * asked(100)
+
+
+def test_renewals_of_a_session_lease_are_not_gone_over_for_each_lease_under_it(tmp_path: Path) -> None:
+    def judged(count: int) -> int:
+        story, session, _ = kept_together(tmp_path / str(count), *(f"domain{number}" for number in range(count)))
+        for _ in range(count):
+            story.tree.advance(MS)
+            sessions.renew(session)
+        sessions.end(session)
+        tree = story.done()
+        found: list[Finding] = []
+        spent = steps(lambda: found.extend(audit(Tree(tree.root)).findings))
+        assert not found
+        return spent
+
+    assert judged(240) < 9 * judged(30)
+
+
+class Compared(bytes):
+    """Bytes that count how often they are compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_leases_that_were_ended_alone_are_not_compared_each_with_each(tmp_path: Path) -> None:
+    _, session, _ = kept_together(tmp_path)
+    names = tuple(Compared(number.to_bytes(16, "big")) for number in range(500))
+    witness = msgspec.structs.replace(session.witness, ended=names)
+    told = [SimpleNamespace(witness=witness, position=(1, 1, b"", at, 0), where=None) for at in range(2)]
+    assert not [*_forgotten(SessionHistory(witness.session_id, cast("list[ToldOfSession]", told)), [])]
+    assert Compared.compared < 5_000

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from auditor.columns.layout import NOTHING, Column, RowBucket, Rows
 from timeagent.units import Instant, rfc3339
 
 from ..columns.index import Coverage
 from ..evidence.finding import Evidence, Finding, found
+
+_SIDES: Final[tuple[Literal["left"], Literal["right"]]] = ("left", "right")
 
 
 def check_sequences(frames: RowBucket, coverage: Coverage) -> Iterator[Finding]:
@@ -72,7 +77,7 @@ def _reused(run: _Run) -> Iterator[Finding]:
     sequence, digest = run.rows["sequence"], run.rows["digest"]
     twice = (sequence[1:] == sequence[:-1]) & (digest[1:] != digest[:-1]).any(axis=1)
     for each in np.unique(sequence[1:][twice]).tolist() if twice.any() else ():
-        where = sorted(run.where(frame) for frame in np.flatnonzero(sequence == each).tolist())
+        where = sorted(map(run.where, range(*(int(np.searchsorted(sequence, each, side)) for side in _SIDES))))
         yield found("sequence-reused", run.name(each), f"{len(where)} frames claim to be {run.name(each)}", where)
 
 
@@ -91,17 +96,32 @@ def _disordered(run: _Run) -> Iterator[Finding]:
         yield found("sequence-disorder", run.name(sequence), reason, [run.where(later - 1), run.where(later)], times)
 
 
+ALIKE_MAX: Final = 16
+"""So many frames of one number and digest, or where no digest is known of one number, are held against who names it."""
+
+
 def _named(run: _Run) -> tuple[Column, Column]:
     """Return each frame that names one as committed, with each that it names: without a digest, any of that number."""
     rows = run.rows
-    naming = np.flatnonzero(rows["committed"] != NOTHING)
-    low, high = (np.searchsorted(rows["sequence"], rows["committed"][naming], side) for side in ("left", "right"))
-    count = high - low
-    named = np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)
-    naming = np.repeat(naming, count)
-    digest = rows["committed_digest"][naming]
-    fits = (rows["digest"][named] == digest).all(axis=1) | ~digest.any(axis=1)
-    return naming[fits], named[fits]
+    names, exact = rows["committed"] != NOTHING, rows["committed_digest"].any(axis=1)
+    first = _pairs(np.flatnonzero(names & ~exact), rows["committed"], rows["sequence"])
+    second = _pairs(np.flatnonzero(names & exact), *(_marks(rows, *each) for each in _IN_FULL))
+    return np.append(first[0], second[0]), np.append(first[1], second[1])
+
+
+_IN_FULL: Final = (("committed", "committed_digest"), ("sequence", "digest"))
+
+
+def _marks(rows: Rows, sequence: str, digest: str) -> NDArray[np.void]:
+    return np.column_stack((rows[sequence].astype(np.uint64), rows[digest])).view("V40").ravel()
+
+
+def _pairs(naming: Column, names: NDArray[Any], there: NDArray[Any]) -> tuple[Column, Column]:
+    """Return rows with those whose name is the one that they name."""
+    order = np.argsort(there, kind="stable")
+    low, high = (np.searchsorted(there[order], names[naming], side) for side in _SIDES)
+    count = np.minimum(high - low, ALIKE_MAX)
+    return np.repeat(naming, count), order[np.arange(count.sum()) + np.repeat(low - np.cumsum(count) + count, count)]
 
 
 def _lost(run: _Run, naming: Column, coverage: Coverage) -> Iterator[Finding]:
@@ -115,11 +135,14 @@ def _lost(run: _Run, naming: Column, coverage: Coverage) -> Iterator[Finding]:
     first: dict[int, int] = {}
     for frame in sorted(naming.tolist(), key=run.where):
         first.setdefault(int(rows["committed"][frame]), frame)
+    lasts = np.maximum.accumulate(np.append(0, rows["last"]))
+    firsts = np.minimum.accumulate(rows["first"][::-1])[::-1]
+    missing = lru_cache(1)(coverage.missing_frame)  # between two frames many may be
     for sequence, frame in sorted(first.items()):
-        above = int(rows["last"][rows["sequence"] < sequence].max(initial=0))
-        beyond = rows["first"][rows["sequence"] > sequence]
-        below = int(beyond.min() if len(beyond) else rows["last"][frame])
-        verdict = coverage.missing_frame(above, max(above, below))
+        before, beyond = (int(np.searchsorted(rows["sequence"], sequence, side)) for side in _SIDES)
+        above = int(lasts[before])
+        below = int(firsts[beyond] if beyond < len(rows) else rows["last"][frame])
+        verdict = missing(above, max(above, below))
         if verdict is not None and not coverage.index.is_unread(run.writer, above, below):
             name = run.name(sequence)
             reason = f"a later frame of its writer says that {name} was committed; it is in no bag of this copy"

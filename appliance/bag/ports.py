@@ -68,6 +68,7 @@ class Storage(Protocol):
     def read(self, path: str) -> bytes | None:
         """Return all bytes of a file, as of its last close; None if it is not there; b"" for what is no regular file.
 
+        Of one that is larger than a piece may be, at least the whole pieces that it begins with.
         None may come from a cache, for a name that was looked for in vain before: an absence counts only after ``look``
         or ``list_afresh`` of its directory.
         """

@@ -14,6 +14,7 @@ import pytest
 from appliance.bag.ports import Published, Storage
 from appliance.bag.posix import PosixStorage
 from appliance.bag.roots import PlacedStorage
+from appliance.formats.framing import PAYLOAD_BYTES_MAX, Kind, measure, pack
 from tests.support.storage import MemoryStorage, Mount, RecordingStorage
 from timeagent.errors import Damaged, Environment
 
@@ -190,6 +191,24 @@ def test_file_of_any_size_is_read_whole(tmp_path: Path, size: int) -> None:
     (tmp_path / "x").write_bytes(data)
     assert PosixStorage(tmp_path).read("x") == data
     assert list(PosixStorage(tmp_path).read_each("", ["x", "y", "x"])) == [data, None, data]
+
+
+# Sparse: to read it whole would take all memory, of everybody who closes, reads or packs its bag.
+def test_of_a_file_of_a_terabyte_the_pieces_are_read_that_it_begins_with(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path)
+    (tmp_path / "empty").touch()
+    whole = pack(Kind.FRAME, bytes(1000)) + pack(Kind.FRAME, bytes(50 << 20)) + pack(Kind.FRAME, bytes(40 << 20))
+    (tmp_path / "begun").write_bytes(whole)
+    for name in ("empty", "begun"):
+        os.truncate(tmp_path / name, 1 << 40)
+    assert [measure(data or b"")[1] for data in storage.read_each("", ["empty", "begun"])] == [0, len(whole)]
+    assert storage.read("begun") == whole
+
+
+def test_seal_that_is_larger_than_other_pieces_is_read_whole(tmp_path: Path) -> None:
+    seal = pack(Kind.SEAL, bytes(PAYLOAD_BYTES_MAX + 1))
+    (tmp_path / "seal").write_bytes(seal)
+    assert PosixStorage(tmp_path).read("seal") == seal
 
 
 def test_files_of_a_directory_are_read_one_after_another(storage: Storage) -> None:

@@ -274,9 +274,12 @@ class Reader:
         return judge
 
     def _accepted(self, bag: Bag, files: Iterable[tuple[str, list[Piece]]], named: RecordNumbers) -> list[BatchPart]:
-        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once."""
+        """Judge every frame; return what is accepted of each, in order of rank. Equal frames count once.
+
+        Frames of one rank are twins: only a writer's breach makes them.
+        """
         judge = self._judge(named)
-        found: dict[tuple[str, bytes, int], list[BatchPart]] = {}
+        found: dict[tuple[str, bytes, int], dict[bytes, BatchPart]] = {}
         for file_name, inside in files:
             name = self._grid.data_name(file_name)
             if name is None:
@@ -286,7 +289,7 @@ class Reader:
                 if refused:
                     self.rejected.update(refused)
                 if part is not None:
-                    _add(found.setdefault(part.origin.rank[:3], []), part)
+                    found.setdefault(part.origin.rank[:3], {}).setdefault(part.origin.frame.digest, part)
         twins = (part for rank in sorted(found) for part in _numbered(found[rank]))
         return [part for part in twins if part.first < part.end]
 
@@ -337,20 +340,13 @@ def _unsettled(batch: MessageBatch | None) -> MessageBatch | None:
     return None if batch is None else MessageBatch(batch.parts, settled=False)
 
 
-def _add(equals: list[BatchPart], part: BatchPart) -> None:
-    """Keep a frame unless an equal one is there. Frames of one rank are twins: only a writer's breach makes them."""
-    if all(part.origin.frame.digest != other.origin.frame.digest for other in equals):
-        equals.append(part)
-
-
-def _numbered(twins: list[BatchPart]) -> Iterable[BatchPart]:
+def _numbered(twins: Mapping[bytes, BatchPart]) -> Iterable[BatchPart]:
     """Return frames of one sequence in order of their digests, each with its number."""
     if len(twins) == 1:
-        return twins
-    ordered = sorted(twins, key=lambda part: part.origin.frame.digest)
+        return twins.values()
     return [
         BatchPart(FrameOrigin(each.frame, each.bag_path, each.file_name, each.domains, number), part.first, part.end)
-        for number, part in enumerate(ordered)
+        for number, (_, part) in enumerate(sorted(twins.items()))
         for each in (part.origin,)
     ]
 

@@ -95,9 +95,9 @@ PACKS: tuple[Mutant, ...] = (
         "equal frames in two files of a bag count twice",
         one(
             reader,
-            "_add",
-            "if all((part.origin.frame.digest != other.origin.frame.digest for other in equals)):",
-            "if equals is not None:",
+            "Reader._accepted",
+            "setdefault(part.origin.frame.digest, part)",
+            "setdefault(len(found.get(part.origin.rank[:3], ())), part)",
         ),
         "agreement",
         "doubt",

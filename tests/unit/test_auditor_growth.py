@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -14,32 +13,14 @@ from auditor.rules.endings import _forgotten
 from auditor.rules.history import SessionHistory, ShardRun
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import kept_together
+from tests.support.steps import steps
 from timeagent.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-    from types import FrameType
 
     from auditor.evidence.finding import Finding
     from auditor.rules.history import ToldOfSession
-
-
-def steps(act: Callable[[], object]) -> int:
-    """Return how many lines of the auditor are gone over."""
-    count, before = 0, sys.gettrace()
-
-    def trace(frame: FrameType, _event: str, _argument: object) -> object:
-        nonlocal count
-        count += "auditor" in frame.f_code.co_filename
-        return trace
-
-    sys.settrace(trace)  # type: ignore[arg-type]
-    try:
-        act()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_gaps_of_a_ledger_are_not_gone_over_for_each_lease() -> None:

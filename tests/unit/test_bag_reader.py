@@ -30,6 +30,7 @@ from tests.support.bags import (
     witness,
 )
 from tests.support.clocks import HandTime
+from tests.support.steps import steps
 from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import Damaged, TryAgain
 from timeagent.keys import Purpose
@@ -175,6 +176,22 @@ def test_equal_frames_in_one_bag_count_once(node: Node, server: MemoryStorage) -
     server.files[path] = file.data + file.data
     close_all(node)
     assert node.settled() == [b"once"]
+
+
+def test_frames_of_one_number_are_not_compared_each_with_each(node: Node, server: MemoryStorage) -> None:
+    def read(count: int) -> int:
+        files = [node.file(b"%d" % number) for number in range(count)]
+        node.writer.write(files[0])
+        server.files[f"{files[0].bag.path}/{files[0].name.text()}"] = b"".join(each.data for each in files)
+        close_all(node)
+        found: list[bytes] = []
+        spent = steps(lambda: found.extend(node.settled()), "appliance")
+        assert len(set(found)) >= count
+        return spent
+
+    few = read(30)
+    node.time.advance(MINUTE)
+    assert read(240) < 12 * few
 
 
 # A copy under a lower name is rejected, and must not take the frame with it.

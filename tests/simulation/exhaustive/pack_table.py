@@ -97,9 +97,9 @@ PACK_MUTANTS: dict[str, tuple[tuple[Break, ...], BagCast, str]] = {
             (closedbags, "ListedFiles.pieces", "lock.entries[number:]", "lock.entries"),
             (
                 reader,
-                "_add",
-                "if all((part.origin.frame.digest != other.origin.frame.digest for other in equals)):",
-                "if equals is not None:",
+                "Reader._accepted",
+                "setdefault(part.origin.frame.digest, part)",
+                "setdefault(len(found.get(part.origin.rank[:3], ())), part)",
             ),
         ),
         _READ_TWO,

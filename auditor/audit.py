@@ -11,6 +11,7 @@ from the same columns.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -316,7 +317,7 @@ class _AuditRun:
 
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
-        before, told, events = dict(self.tree.unreadable), Part(), EventRows()
+        before, told, events = len(self.tree.unreadable), Part(), EventRows()
         if isinstance(unit, Rack):
             grid = self._grids[unit.log]
             listing = self.tree.listing(grid, unit)
@@ -328,13 +329,15 @@ class _AuditRun:
             shards.ledger(unit)
             columns = shards.chunks()
         told.columns, told.timeline = self._spool.keep(columns) if self._spool else columns, events.encoded()
-        told.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
+        found = reversed(self.tree.unreadable.items())  # the newest first: all before may be many
+        told.unreadable = dict([*itertools.islice(found, len(self.tree.unreadable) - before)][::-1])
         return told.done()
 
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
         self.whole.take(part)
-        self.tree.unreadable |= part.unreadable
+        for path, why in part.unreadable.items():
+            self.tree.unreadable[path] = why
         self.index.take(part, sign * self._taken * PART_RANKS)
         if self.staged:
             self.staged.take(part.timeline, event_rank)

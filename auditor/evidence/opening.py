@@ -132,7 +132,7 @@ class TarTree(ListedTree):
         for path in files:
             why = self._places.get(path)
             if isinstance(why, str) and (path == directory or not is_hidden(path.rpartition("/")[2])):
-                self.unreadable.setdefault(path, why)
+                self._cannot(path, why)
         return found
 
     def identity(self, path: str) -> str:

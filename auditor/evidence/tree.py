@@ -210,6 +210,24 @@ def open_at(path: Path, base: int, size: int) -> Opened:
     return Opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC), base, size)
 
 
+class Unreadable(dict[str, str]):
+    """What could not be read, by path, and why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: dict[str, list[str]] = {}
+        """The paths by the directory that they are right in."""
+
+    def __setitem__(self, path: str, why: str) -> None:
+        if path not in self:
+            self.inside.setdefault(path.rpartition("/")[0], []).append(path)
+        super().__setitem__(path, why)
+
+    def clear(self) -> None:
+        super().clear()
+        self.inside.clear()
+
+
 class Tree:
     """A copy of a cluster's root. Paths are relative to it, with forward slashes, and text: ``filenames``."""
 
@@ -221,8 +239,7 @@ class Tree:
         """Of a tree in a file: the directory in there that is its root."""
         self._at = f"{root}/"
         """What paths stand behind: a text, because to make a Path takes as long as to open a file."""
-        self.unreadable: dict[str, str] = {}
-        """What could not be read, by path, and why."""
+        self.unreadable = Unreadable()
 
     def hides(self, path: str) -> bool:
         """Whether a file, or a directory that it would be in, could not be read: then its absence is none."""
@@ -232,9 +249,15 @@ class Tree:
             path = path.rpartition("/")[0]
         return False
 
+    def _cannot(self, path: str, why: str) -> None:
+        """Remember why something cannot be read, unless that is known."""
+        if path not in self.unreadable:
+            self.unreadable[path] = why
+
     def barred(self, directory: str) -> list[str]:
         """Return the paths that could not be read of a directory and of what is right in it, as far as it was asked."""
-        return sorted(path for path in self.unreadable if directory in (path, path.rpartition("/")[0]))
+        there = self.unreadable
+        return sorted({*there.inside.get(directory, ()), *((directory,) if directory in there else ())})
 
     def names(self, directory: str) -> list[tuple[str, bool]]:
         """Return the names in a directory and whether each is a directory, sorted. Nothing where there is none."""
@@ -246,7 +269,7 @@ class Tree:
                     found.append((name, is_directory))
                     if not is_directory and not entry.is_file(follow_symlinks=False) and not is_hidden(name):
                         why = LINK if entry.is_symlink() else NOT_REGULAR
-                        self.unreadable.setdefault(f"{directory}/{name}" if directory else name, why)
+                        self._cannot(f"{directory}/{name}" if directory else name, why)
         except OSError as problem:
             if problem.errno not in _ABSENT:
                 self.unreadable[directory] = str(problem.strerror)

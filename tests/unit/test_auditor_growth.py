@@ -72,3 +72,13 @@ def test_leases_that_were_ended_alone_are_not_compared_each_with_each(tmp_path: 
     told = [SimpleNamespace(witness=witness, position=(1, 1, b"", at, 0), where=None) for at in range(2)]
     assert not [*_forgotten(SessionHistory(witness.session_id, cast("list[ToldOfSession]", told)), [])]
     assert Compared.compared < 5_000
+
+
+def test_what_cannot_be_read_is_not_gone_over_for_each_directory(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    for number in range(400):
+        tree.unreadable[f"logs/{number}/x"] = "it is a link"
+    tree.unreadable["logs"] = "no"
+    assert tree.barred("logs/3") == ["logs/3/x"]
+    assert tree.barred("logs") == ["logs"]
+    assert steps(lambda: [tree.barred(f"logs/{number}") for number in range(400)]) < 40_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
@@ -427,12 +428,17 @@ def cluster_facts(
     closings: Closings | None = None,
 ) -> ClusterFacts:
     """Return what the rules over leases know beside one domain's history. ``heads``: run by run, in order."""
+    moves = defaultdict[int, list[ShardMap]](list)
+    for each in records.maps.values():
+        for shard in each.leaving:
+            moves[shard].append(each)
     return ClusterFacts(
         runs=runs(heads.values()),
         heads=heads,
         ceilings=ceilings,
         finished=frozenset(ledgers.stopped),
         maps=records.maps,
+        moves=moves,
         coverage=coverage,
         closings=closings or Closings(),
         policies=policies,

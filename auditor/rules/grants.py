@@ -275,7 +275,7 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
 def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """overtaken-lease: a shard counts by itself surely before a lease is over that was held from the old one alone."""
     own = shard_of(lease.first.head)
-    both = next((each for each in cluster.maps.values() if own in each.leaving), None)
+    both = next(iter(cluster.moves.get(own, ())), None)
     fact = None if both is None else cluster.counts.get(chain_of(both.layout.of(history.domain)))
     if fact is None or not lease.held:
         return

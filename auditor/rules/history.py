@@ -571,6 +571,8 @@ class ClusterFacts:
     finished: frozenset[bytes]
     """Runs whose ledger says that they stopped: nothing is missing at its end."""
     maps: Mapping[int, ShardMap]
+    moves: Mapping[int, Sequence[ShardMap]]
+    """The maps by which a shard leaves, by its number."""
     coverage: Coverage
     closings: Closings = field(default_factory=Closings)
     """When bags were closed; none: not asked."""

@@ -102,7 +102,7 @@ def _stopped_with(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
 
 
 def _overtaken(own: int, cluster: ClusterFacts) -> int:
-    coming = [each.layout.shards for each in cluster.maps.values() if own in each.leaving]
+    coming = [each.layout.shards for each in cluster.moves.get(own, ())]
     facts = [cluster.counts[name] for shards in coming for each in shards if (name := chain_of(each)) in cluster.counts]
     return min((signed_within(each.token)[1] for each in facts), default=NEVER)
 

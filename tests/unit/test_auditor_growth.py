@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from appliance.formats.shardmap import ShardMap
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.endings import _forgotten
 from auditor.rules.history import SessionHistory, ShardRun
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import kept_together
+from tests.support.by_rules import all_suspect
 from tests.support.steps import steps
 from timeagent.units import MS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
     from auditor.evidence.finding import Finding
     from auditor.rules.history import ToldOfSession
@@ -82,3 +87,19 @@ def test_what_cannot_be_read_is_not_gone_over_for_each_directory(tmp_path: Path)
     assert tree.barred("logs/3") == ["logs/3/x"]
     assert tree.barred("logs") == ["logs"]
     assert steps(lambda: [tree.barred(f"logs/{number}") for number in range(400)]) < 40_000
+
+
+def test_maps_are_not_gone_over_for_each_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def leaving(own: ShardMap) -> tuple[int, ...]:
+        asked.append(own.number)
+        return get(own)
+
+    get = cast("Callable[[ShardMap], tuple[int, ...]]", cast("property", ShardMap.leaving).fget)
+    story, *_ = kept_together(tmp_path, *(f"domain{number}" for number in range(40)))
+    tree = story.done()
+    monkeypatch.setattr(ShardMap, "leaving", property(leaving))
+    with all_suspect():
+        audit(Tree(tree.root))
+    assert 0 < len(asked) < 20 + story.shard.sequence

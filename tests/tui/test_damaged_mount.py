@@ -20,8 +20,9 @@ from timeagent.canonical import encode
 from timeagent.clock import SystemClock
 from tui.feed import ask_once
 from tui.model.state import BagSubject, DomainSubject
+from tui.sources import mount
 from tui.sources.live import LiveSource
-from tui.sources.mount import MountLocation
+from tui.sources.mount import TRIES_MAX, MountLocation, _synchronised
 
 MAP = ShardMap(number=1, cluster_id=bytes(16), owners=("node1", "node2"))
 LATER = next(name for n in range(100) if MAP.shard_of(name := f"later/{n:02d}") == 0)
@@ -75,6 +76,28 @@ def test_block_that_is_none_hides_no_lease_in_a_later_one(root: Path) -> None:
     with closing(LiveSource(MountLocation(root, allow_root=True), SystemClock())) as source:
         ask_once(source, PATIENCE_NS)
         assert any("grant" in line.text for line in source.details(DomainSubject(LATER)))
+
+
+# A ledger is read from near its end: what stands there may be the middle of a block.
+def test_a_ledger_is_read_from_its_first_whole_block_on() -> None:
+    block = pack(Kind.LEDGER, b"a turn")
+    begun = pack(Kind.LEDGER, b"grants" + pack(Kind.CEILING, b"a copy of a record") + b"more")[20:]
+    assert _synchronised(begun + block) == len(begun)
+    assert _synchronised(begun) == len(begun)
+
+
+# Each of them says that it reaches to the end: whether it does takes a digest of all behind it.
+def test_beginnings_of_blocks_without_end_are_not_all_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"".join(pack(Kind.LEDGER, bytes(size))[:12] for size in range(12 * 1_000 - 28, 0, -12))
+    tried: list[int] = []
+
+    def tries(_: bytes, offset: int) -> str:
+        tried.append(offset)
+        return "none"
+
+    monkeypatch.setattr(mount, "piece_at", tries)
+    assert _synchronised(data) == len(data)
+    assert len(tried) == TRIES_MAX
 
 
 def test_what_cannot_be_read_is_named_and_not_told_as_absent(root: Path) -> None:

@@ -171,11 +171,21 @@ class LedgerTail:
         return size
 
 
+TRIES_MAX: Final = 64
+"""In so many places: each may cost a digest of all behind it, and no ledger has as many that begin no block."""
+
+
 def _synchronised(data: bytes) -> int:
-    """Return where the first whole piece begins in bytes that begin anywhere; their end if none does."""
+    """Return where the first whole block begins in bytes that begin anywhere; their end if none is found.
+
+    Not where a ceiling record does: a block holds copies of those.
+    """
     offset = data.find(_MAGIC)
-    while offset >= 0:
-        if isinstance(piece_at(data, offset), Piece):
+    for _ in range(TRIES_MAX):
+        if offset < 0:
+            break
+        piece = piece_at(data, offset)
+        if isinstance(piece, Piece) and piece.kind is Kind.LEDGER:
             return offset
         offset = data.find(_MAGIC, offset + 1)
     return len(data)

@@ -13,8 +13,9 @@ from appliance.demo.machines import set_up_place
 from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import Kind, pack, pieces
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import open_block
+from appliance.formats.witness import Stopped, open_block
 from tests.support.cluster import as_daemon
+from tests.support.steps import steps
 from tests.tui.test_top_command import PATIENCE_NS, SHARD_0, look, until_written
 from timeagent.canonical import encode
 from timeagent.clock import SystemClock
@@ -22,7 +23,7 @@ from tui.feed import ask_once
 from tui.model.state import BagSubject, DomainSubject
 from tui.sources import mount
 from tui.sources.live import LiveSource
-from tui.sources.mount import TRIES_MAX, MountLocation, _synchronised
+from tui.sources.mount import TRIES_MAX, LedgerBook, LedgerLease, MountLocation, _synchronised
 
 MAP = ShardMap(number=1, cluster_id=bytes(16), owners=("node1", "node2"))
 LATER = next(name for n in range(100) if MAP.shard_of(name := f"later/{n:02d}") == 0)
@@ -81,9 +82,26 @@ def test_block_that_is_none_hides_no_lease_in_a_later_one(root: Path) -> None:
 # A ledger is read from near its end: what stands there may be the middle of a block.
 def test_a_ledger_is_read_from_its_first_whole_block_on() -> None:
     block = pack(Kind.LEDGER, b"a turn")
-    begun = pack(Kind.LEDGER, b"grants" + pack(Kind.CEILING, b"a copy of a record") + b"more")[20:]
+    begun = pack(Kind.LEDGER, b"grants" + pack(Kind.CEILING, b"a copy of a record") + b"more")[14:]
     assert _synchronised(begun + block) == len(begun)
     assert _synchronised(begun) == len(begun)
+
+
+def test_run_that_says_ever_again_that_it_stopped_is_looked_for_once(root: Path) -> None:
+    (file,) = (root / "ledger/00000001/0000").glob("*.ledger")
+    book = LedgerBook()
+    blocks = [piece for piece in pieces(file.read_bytes())[0] if piece.kind is Kind.LEDGER]
+    for piece in blocks:
+        book.take(piece, "")
+    assert {lease.witness.domain for lease in book.told().leases} >= {SHARD_0, LATER}
+    stops = replace(open_block(blocks[-1], ""), entries=(encode(Stopped(floor_ns=0, settle_to_ns=0)),) * 1_000)
+    last = pieces(pack(Kind.LEDGER, encode(stops)))[0][0]
+    lease = book.told().leases[0]
+    for number in range(200):
+        witness = replace(lease.witness, domain=f"another/{number}")
+        book._grant(LedgerLease(witness, 0, b"another", 0))
+    assert steps(lambda: book.take(last, ""), "tui") < 20_000
+    assert {each.incarnation for each in book.told().leases} == {b"another"}
 
 
 # Each of them says that it reaches to the end: whether it does takes a digest of all behind it.

@@ -83,6 +83,8 @@ class LedgerBook:
         self._domains: OrderedDict[str, LedgerLease] = OrderedDict()
         self._previous: OrderedDict[bytes, LeaseOutcome] = OrderedDict()
         """How the lease before a grant ended, by the grant's correlation id."""
+        self._granting: set[bytes] = set()
+        """The runs that granted something since they stopped last: others have nothing here."""
         self._told: LedgersTell | None = None
 
     def told(self) -> LedgersTell:
@@ -109,7 +111,8 @@ class LedgerBook:
                     known = self._domains.get(entry.domain)
                     if known is not None and known.witness.correlation_id == entry.ending.correlation_id:
                         self._domains[entry.domain] = replace(known, ended=entry.ending.outcome)
-                case Stopped():  # in order: then it waited until nothing was out
+                case Stopped() if head.incarnation in self._granting:  # in order: it waited until nothing was out
+                    self._granting.remove(head.incarnation)
                     for domain in [d for d, known in self._domains.items() if known.incarnation == head.incarnation]:
                         del self._domains[domain]
                 case _:
@@ -119,6 +122,7 @@ class LedgerBook:
         witness, known = new.witness, self._domains.get(new.witness.domain)
         if known is not None and (known.witness.fence, known.witness.expiry_ns) > (witness.fence, witness.expiry_ns):
             return
+        self._granting.add(new.incarnation)
         _put(self._domains, witness.domain, new)
         if witness.last_ended is not None:
             _put(self._previous, witness.correlation_id, witness.last_ended.outcome)

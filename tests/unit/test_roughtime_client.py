@@ -262,6 +262,26 @@ def test_disk_that_fails_costs_evidence_and_nothing_else(tmp_path: Path, caplog:
     assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["roughtime-evidence-not-kept"] * 2
 
 
+def test_chain_after_a_disk_that_was_full_proves_its_order(tmp_path: Path) -> None:
+    """What was not kept is what the next nonce is made of: the next file begins with it."""
+    files = RoughEvidenceFiles(tmp_path / "e")
+    exchanges = chain_of([(Witness("w"), NOW_S, 3)] * 8)
+    files.keep(exchanges[0])
+    files.keep(exchanges[1])
+    (tmp_path / "e").rename(tmp_path / "away")
+    (tmp_path / "e").touch()
+    files.keep(exchanges[2])
+    files.keep(exchanges[3])
+    (tmp_path / "e").unlink()
+    (tmp_path / "away").rename(tmp_path / "e")
+    for each in exchanges[4:]:
+        files.keep(each)
+    first, second = (decode_report(path.read_bytes(), "") for path in sorted((tmp_path / "e").iterdir()))
+    assert [each.response for each in first] == [each.response for each in exchanges[:2]]
+    assert [each.response for each in second] == [each.response for each in exchanges[3:]]
+    assert judge(second).word == "consistent"
+
+
 # -- the list of servers -----------------------------------------------------------------------------------------------
 
 KEY = "AW5uAoTSTDfG5NfY1bTh08GUnOqlRb+HVhbJ3ODJvsE="

@@ -178,20 +178,19 @@ class RoughEvidenceFiles:
         self._last: Queried | None = None
 
     def keep(self, queried: Queried) -> None:
-        """Append one line; a new file begins with the one before, so that the order of all is proven."""
+        """Append one line; a new file begins with the one before, kept or not, so that the order of all is proven."""
+        before, self._last = self._last, queried
         try:
             if self._file is None or queried.rand is None or self._lines >= LINES_MAX:
-                before = self._last if queried.rand is not None else None
+                before = before if queried.rand is not None else None
                 first = encode_line(replace(before or queried, rand=None))
                 self._file = keep_numbered(self._directory, "chain-", ".jsonl", first, CHAINS_MAX)
                 self._lines = 1
                 if before is None:
-                    self._last = queried
                     return
             with self._file.open("ab") as file:
                 file.write(encode_line(queried))
             self._lines += 1
-            self._last = queried
         except OSError as problem:
             self._file = None
             self._failed(problem)

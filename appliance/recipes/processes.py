@@ -79,11 +79,11 @@ class ProcessSeen:
 
 
 def process(pid: int) -> ProcessSeen | None:
-    """Return what the kernel says of a process; None: there is none."""
+    """Return what the kernel says of a process; None: there is none, or it may or can not be looked at now."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return ProcessSeen(pid, file.read().decode(errors="replace"))
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
 
 
@@ -275,7 +275,10 @@ class ProcessTree:
 
     def living(self) -> list[ProcessSeen]:
         """Return the descendants that a look finds alive; reap those of this process's children that have ended."""
-        pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+        try:
+            pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+        except OSError:
+            return []  # whether nothing lives is the kernel's word, and who waits for it looks again
         children: dict[int, list[ProcessSeen]] = {}
         for each in filter(None, map(process, pids)):
             children.setdefault(each.parent, []).append(each)
@@ -388,7 +391,7 @@ def _become(words: list[str], gate: int, parent: int, mask: set[int]) -> None:
 
 
 def _send(to: ProcessSeen, number: int) -> None:
-    """Signal this very process, if it still lives and this one may."""
+    """Signal this very process, if it still lives and this one may and can."""
     try:
         descriptor = os.pidfd_open(to.pid)
         try:
@@ -397,7 +400,7 @@ def _send(to: ProcessSeen, number: int) -> None:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
-    except (ProcessLookupError, PermissionError):
+    except OSError:
         pass
 
 

@@ -255,6 +255,30 @@ def test_exit_code_is_kept_where_the_end_of_children_is_ignored() -> None:
     assert code_of("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "pass", "exit 3") == 3
 
 
+# PermissionError: as where /proc is mounted with hidepid=noaccess. Else the kernel has no room, once.
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "def refused(path, mode): return refuse(PermissionError(1, path)) if path == '/proc/1/stat' else open(path, mode)\n"
+        "processes.open = refused",
+        "os.listdir = once(os.listdir)",
+        "os.pidfd_open = once(os.pidfd_open)",
+        "processes.open = once(open)",
+    ],
+)
+def test_look_that_fails_lets_no_descendant_live(fault: str) -> None:
+    before = (
+        "import os\n"
+        "from appliance.recipes import processes\n"
+        "def refuse(problem): raise problem\n"
+        "def once(real):\n"
+        "    ahead = iter([OSError(23, 'Too many open files in system')])\n"
+        "    return lambda *words: refuse(each) if (each := next(ahead, None)) else real(*words)\n"
+        f"{fault}"
+    )
+    assert code_of(before, "pass", "setsid sleep 100 & exit 3") == 3
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_that_comes_before_the_program_is_in_the_exit_code(number: signal.Signals) -> None:
     before = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))"

@@ -193,7 +193,13 @@ class ProcessTree:
         parent = os.getpid()
         sys.stderr.flush()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(gate)
+            self._close_gate()
+            raise
         if not self.pid:
             try:
                 os.close(self._gate)

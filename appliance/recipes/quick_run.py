@@ -112,7 +112,10 @@ def quick_run(arguments: Sequence[str]) -> int | None:
         return None
     if not os.geteuid() and "--allow-root" not in options:
         return None
-    connection = _connected(options["--root"], options.get("--node-dir"))
+    try:
+        connection = _connected(options["--root"], options.get("--node-dir"))
+    except OSError:
+        return None
     if connection is None:
         return None
     with wire.Line(connection) as line:
@@ -201,14 +204,17 @@ def _awaited(line: wire.Line) -> list[str]:
 
 def _run(line: wire.Line, name: str, words: list[str], answer: list[str]) -> int | None:
     _, fence, expiry, grace = answer
-    tree = ProcessTree(words)
+    try:
+        listening, tree = Signals(HEARD), ProcessTree(words)
+    except OSError:
+        return None  # nothing was forked
     try:
         with tree:
             try:
                 held = SubLease(line, int(grace))
             except (OSError, ValueError):
                 return None  # nothing has begun
-            with Signals(HEARD) as signals:
+            with listening as signals:
 
                 def wait(span: Span) -> list[int]:
                     came = signals.wait(span, line.fileno()) if held.lost() is None else signals.wait(span)

@@ -107,6 +107,29 @@ def test_without_a_daemon_the_whole_command_takes_a_lease(site: Site) -> None:
     assert ended(site, "--lease", "d", "--", "sh", "-c", "exit 5")[0] == 5
 
 
+@pytest.mark.parametrize("of", ["quick_run.socket.socket", "os.pipe", "os.fork"])
+def test_what_the_kernel_refuses_before_anything_has_begun_is_left_to_the_whole_command(
+    site: Site, node: Node, of: str
+) -> None:
+    """Which is not hindered by what was left half done, and hears signals."""
+    script = (
+        "import os, runpy, sys\n"
+        "from types import SimpleNamespace\n"
+        "from appliance.recipes import quick_run\n"
+        "quick_run.socket = SimpleNamespace(**vars(quick_run.socket))\n"
+        f"real = {of}\n"
+        "def refused(*words):\n"
+        f"    {of} = real\n"
+        "    raise OSError(23, 'Too many open files in system')\n"
+        f"{of} = refused\n"
+        "runpy.run_module('tenure', run_name='__main__', alter_sys=True)\n"
+    )
+    command = ["--lease", "d", "--", "sh", "-c", "grep SigBlk /proc/self/status; exit 5"]
+    words = [sys.executable, "-c", script, "run", *site.options(), "--quick", *command]
+    done = subprocess.run(words, check=False, timeout=120, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (5, "SigBlk:\t0000000000000000\n", "")
+
+
 def test_who_waits_too_long_is_told_so(site: Site, node: Node) -> None:
     with started(site, "--lease", "d", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
         assert holder.stdout is not None
@@ -259,8 +282,7 @@ def test_exit_code_is_kept_where_the_end_of_children_is_ignored() -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        "def refused(path, mode): return refuse(PermissionError(1, path)) if path == '/proc/1/stat' else open(path, mode)\n"
-        "processes.open = refused",
+        "processes.open = lambda path, _: refuse(PermissionError(1, path)) if '/1/' in path else open(path, 'rb')",
         "os.listdir = once(os.listdir)",
         "os.pidfd_open = once(os.pidfd_open)",
         "processes.open = once(open)",

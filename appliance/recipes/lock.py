@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain
+from timeagent.errors import BadRequest, BadTime, Environment, LeaseLost, TryAgain
 from timeagent.units import MS, SECOND, rfc3339
 
 from ..node.runtime import LocalLock
@@ -97,7 +97,13 @@ class Lock:
         self._alive.try_acquire()
         seen = owner.seen
         self.record = LockRecord(lease.domain, lease.fence, os.getpid(), seen.pid, seen.started, seen.name, HELD, 0)
-        self._changed(HELD)
+        try:
+            self._file = self._path.open("r+b")  # kept open: who holds on opens nothing, of which there may be too much
+            self._changed(HELD)
+        except OSError as problem:
+            self.forget()
+            what, hint = f"cannot write {self._path}: {problem.strerror}", "see whether there is room"
+            raise Environment("no-runtime", what, hint=hint) from None
 
     def keep(self, wait: Callable[..., Sequence[int]], *, hold_on: bool) -> None:
         """Return when the lease is to be given back: it is unlocked, or its owner is gone and it is not held on.
@@ -126,8 +132,9 @@ class Lock:
         with contextlib.suppress(BadTime):
             now = self._clock.now().midpoint
         self.record = msgspec.structs.replace(self.record, state=state, changed_ns=now, why=why)
-        with self._path.open("r+b") as file:
-            file.write(msgspec.json.encode(self.record).ljust(RECORD_BYTES))
+        self._file.seek(0)
+        self._file.write(msgspec.json.encode(self.record).ljust(RECORD_BYTES))
+        self._file.flush()
 
 
 def locks(runtime: Path, domain: str) -> Iterator[tuple[Path, LockRecord]]:

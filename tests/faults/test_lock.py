@@ -270,3 +270,50 @@ def test_keeper_has_nothing_of_what_the_caller_has_open(site: Site, owner: subpr
     os.close(read)
     assert ends, "nobody has its other end"
     assert said(site, "unlock", NAME, "--pid", owner.pid).returncode == 0
+
+
+_NARROW = """\
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+runpy.run_module("tenure", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_lock_whose_record_finds_no_room_is_refused_in_words_and_leaves_nothing(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
+) -> None:
+    words = [sys.executable, "-c", _NARROW, "lock", NAME, "--pid", str(owner.pid), *site.options()]
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (refused.returncode, refused.stdout) == (74, "")
+    assert refused.stderr.startswith(f"tenure: cannot write {cluster.routes.runtime}/lock-")
+    assert not list(cluster.routes.runtime.glob("lock-*"))
+    assert is_free(cluster)
+
+
+_WITHOUT_ROOM = """\
+import resource, runpy, sys
+from appliance.recipes import lock
+
+changed = lock.Lock._changed
+
+def without_room(*arguments):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    changed(*arguments)
+
+def first(self, *arguments):
+    changed(self, *arguments)
+    lock.Lock._changed = without_room
+
+lock.Lock._changed = first
+runpy.run_module("tenure", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_lock_that_is_held_on_needs_no_more_descriptors_for_that(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
+) -> None:
+    options = ["--pid", str(owner.pid), "--hold-if-orphaned", *site.options()]
+    subprocess.run([sys.executable, "-c", _WITHOUT_ROOM, "lock", NAME, *options], timeout=PATIENCE_S, check=True)
+    end(owner)
+    wait_until(SystemClock(), lambda: record(cluster).state == OWNERLESS)
+    assert said(site, "unlock", NAME, "--force").returncode == 0

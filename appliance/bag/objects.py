@@ -222,7 +222,7 @@ class RemoteBucket:
         except (self._problem, OSError) as problem:
             raise self._failed("list", directory, problem) from None
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        return [path.rpartition("/")[2] for path in paths]
+        return [path.rpartition("/")[2] for path in paths if path != directory]  # else it marks a folder
 
     def delete(self, key: str) -> None:
         try:

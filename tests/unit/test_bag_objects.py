@@ -85,6 +85,14 @@ def test_directory_is_gone_once_nothing_is_in_it(storage: ObjectStorage) -> None
     assert storage.list_afresh("a") == []
 
 
+def test_object_that_marks_a_folder_is_no_name_in_it(server: S3Server) -> None:
+    """As a console puts one, where somebody makes a folder for a cluster by hand."""
+    server.objects |= {"folder/": b"", "folder/a/": b"", "folder/a/x": b""}
+    storage = ObjectStorage(RemoteBucket("s3://bucket/folder"))
+    assert storage.list_afresh("a") == ["x"]
+    assert storage.list_afresh(".") == ["a"]
+
+
 def test_stream_is_published_whole_or_not_at_all(storage: ObjectStorage) -> None:
     def broken() -> Iterator[bytes]:
         yield b"12"

@@ -1,6 +1,8 @@
 """The page: what is written is read, and whatever else is in the file is refused by name."""
 
+import errno
 import mmap
+import os
 import threading
 import time
 from pathlib import Path
@@ -196,3 +198,16 @@ def test_readers_map_is_read_only(path: Path) -> None:
     mapped: mmap.mmap = PageReader(path).mapped
     with pytest.raises(TypeError):
         mapped[0] = 1
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOMEM])
+def test_look_that_fails_says_nothing_of_a_removal(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    writer = PageWriter(path)
+
+    def failed(*_: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as fault:
+        fault.setattr(os, "stat", failed)
+        for _ in range(100):
+            writer.put(page_fields(PAGE))

@@ -153,10 +153,15 @@ class PageWriter:
         """Publish. Raises Environment, within two seconds, when somebody has removed the file: nobody finds it then."""
         odd = self._generation + 1
         self._generation = even = (odd + 1) % 2**63
-        if even % _LOOK_EACH == 0 and not self._path.exists():
-            what = f"somebody removed the time page {self._path}: nobody finds it"
-            hint = "start the agent again, and see who removes files there (systemd: RemoveIPC=)"
-            raise Environment("runtime-gone", what, hint=hint)
+        if even % _LOOK_EACH == 0:
+            try:
+                self._path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                what = f"somebody removed the time page {self._path}: nobody finds it"
+                hint = "start the agent again, and see who removes files there (systemd: RemoveIPC=)"
+                raise Environment("runtime-gone", what, hint=hint) from None
+            except OSError:
+                pass  # nobody can say now
         data = _BODY.pack(*_KIND, even, *fields)
         mapped = self._map
         mapped[GENERATION] = _WORD.pack(odd)

@@ -68,6 +68,13 @@ def test_page_says_what_the_source_says_and_ages_it(hand: HandAgent) -> None:
     assert SignedTime.decode(hand.page.last.token).sequence == token.sequence + 19
 
 
+# As a mount says it whose path is no UTF-8: it ended the door's thread, and the agent with it.
+def test_reason_of_a_source_that_is_no_utf8_is_told_as_text(hand: HandAgent, source: StatedSource) -> None:
+    source.refusal = BadTime("mount-failed", "create /a\udcff/tmp: input/output error")
+    hand.ask()
+    assert r"/a\xff/tmp" in json.loads(hand.agent.report())["sources"][0]["reason"]
+
+
 @pytest.mark.parametrize(
     ("earliest", "latest"), [(-(2**92), 2**92), (-START_NS - 1, 0), (0, 2**63 - START_NS), (2**63, 2**63)]
 )

@@ -105,6 +105,7 @@ def test_no_answer_to_a_stranger_is_longer_than_its_question(hand: HandAgent) ->
     reply = answer(hand.agent, encode_question(ASKED), local_door=False)
     assert reply is not None
     assert len(reply) <= QUESTION_BYTES
+    assert encode_refusal(ASKED, BadTime("no-time", "read /a\udcff/tmp")).endswith(b"read /a\\udcff/tmp")
     refusal = encode_refusal(ASKED, BadTime("no-time", "x" * 1000))
     assert len(refusal) <= QUESTION_BYTES
     with pytest.raises(BadTime) as refused:

@@ -22,10 +22,9 @@ from dataclasses import replace
 from threading import Condition, Lock, Thread
 from typing import Any, Final
 
-import msgspec
-
 from ..canonical import digest
 from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
+from ..console import json_bytes
 from ..errors import BadTime
 from ..keys import KeyInUse, Signer
 from ..notify import Notifier
@@ -332,7 +331,7 @@ class Agent(BoundedClock):
                 silent_until_ns=self._state.until_ns or None,
                 sources=self._hearing.report(now, self._role),
             )
-        return msgspec.json.encode(report)
+        return json_bytes(report)
 
     def _role(self, source: str) -> str:
         verdict = self._verdict

@@ -101,7 +101,7 @@ def encode_answer(question: NonceQuestion, content: bytes) -> bytes:
 
 def encode_refusal(question: NonceQuestion, problem: BadTime) -> bytes:
     """Return the answer that says why there is nothing: the code, a newline, the message, shortened."""
-    reason = f"{problem.code}\n{problem.message}".encode()[:_REASON_BYTES_MAX]
+    reason = f"{problem.code}\n{problem.message}".encode(errors="backslashreplace")[:_REASON_BYTES_MAX]
     return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, _REFUSED, question.name) + reason
 
 

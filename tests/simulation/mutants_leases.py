@@ -325,7 +325,12 @@ LEASES: tuple[Mutant, ...] = (
         "a recalled lease is given back while its holder goes on",
         (
             (recalls, "RecallListener._answer", "lease.lose('recalled', LossReason.RECALLED)", "pass"),
-            (recalls, "RecallListener._answer", "self._give_back(back)", "self._leasing.relinquish(back)"),
+            (
+                recalls,
+                "RecallListener._answer",
+                "self._give_back(back)",
+                "self._give_back.__self__._leasing.relinquish(back)",
+            ),
         ),
         "overlap",
         "recalls",

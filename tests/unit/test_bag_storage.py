@@ -116,6 +116,37 @@ def test_lost_reply_to_our_own_link_is_a_win(tmp_path: Path, monkeypatch: pytest
     assert storage.publish("a/x", b"ours", "tmp") is Published.WON
 
 
+# What is under the name cannot be looked at, or our own file is gone: then nobody knows whose the name is.
+@pytest.mark.parametrize(
+    ("which", "number", "outcome"),
+    [
+        ("target", errno.ENOENT, Published.LOST),
+        ("target", errno.EIO, "mount-failed"),
+        ("target", errno.EACCES, "mount-refused"),
+        ("prepared", errno.ENOENT, "path-absent"),
+        ("prepared", errno.ELOOP, "not-a-directory"),
+    ],
+)
+def test_lost_link_whose_winner_cannot_be_looked_at_is_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, number: int, outcome: object
+) -> None:
+    storage, real = PosixStorage(tmp_path), os.open
+    storage.ensure_directory("a")
+    assert storage.publish("a/x", b"theirs", "tmp") is Published.WON
+
+    def opened(path: str, flags: int, *rest: int) -> int:
+        if not flags & os.O_CREAT and (path == f"{tmp_path}/a/x") == (which == "target"):
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", opened)
+    try:
+        found: object = storage.publish("a/x", b"ours", "tmp")
+    except Environment as problem:
+        found = problem.code
+    assert found == outcome
+
+
 # A backup that makes hard links of a tree in use (cp -al) gives a second name to what was just prepared.
 def test_second_name_of_the_prepared_file_is_no_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.link
@@ -298,6 +329,34 @@ def test_refusal_of_the_system_is_classified_and_leaves_nothing_behind(
     assert caught.value.hint
     assert storage.list_afresh("a") == []
     assert names_in(tmp_path / "tmp") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "verb"),
+    [
+        ("unlink", "unlink"),
+        ("rmdir", "remove_directory"),
+        ("mkdir", "ensure_directory"),
+        ("listdir", "list_afresh"),
+        ("open", "read"),
+        ("open", "size_of"),
+        ("open", "ensure_marker"),
+    ],
+)
+def test_refusal_of_the_system_is_no_answer_of_any_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, verb: str
+) -> None:
+    storage = PosixStorage(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    storage.ensure_directory("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(Environment, match="/a") as caught:
+            getattr(storage, verb)("a" if call == "listdir" else "a/x")
+    assert caught.value.code == "mount-failed"
 
 
 def test_no_entry_means_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

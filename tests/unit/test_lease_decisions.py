@@ -7,7 +7,7 @@ from appliance.formats.hints import NOTHING_WRITTEN, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
 from appliance.formats.witness import Ended, Witness, WitnessKind, others_digest
 from appliance.lease import decisions
-from appliance.lease.decisions import decide
+from appliance.lease.decisions import decide, raised
 from appliance.lease.domain import (
     Again,
     Ahead,
@@ -342,6 +342,32 @@ def test_witness_counts_the_leases_that_it_does_not_describe() -> None:
     assert isinstance(renewal, Witness)
     said = ("previous_id", "last_ended", "floor_set_by", "others", "others_digest", "floor_ns", "settle_to_ns")
     assert [getattr(renewal, each) for each in said] == [getattr(witness, each) for each in said]
+
+
+# By the chain that it follows a shard knows nothing of what was written below its floor, but what it was told itself.
+@pytest.mark.parametrize(("floor_ns", "known_from_ns"), [(50, 100), (100, 100), (101, 101), (800, 800), (900, 900)])
+def test_what_is_raised_states_no_less_and_claims_to_know_no_more(floor_ns: int, known_from_ns: int) -> None:
+    setter = msgspec.structs.replace(LAST, correlation_id=b"\7" * 16)
+    memory = msgspec.structs.replace(MEMORY, floor_set_by=setter)
+    after = msgspec.structs.replace(
+        memory,
+        floor_ns=max(800, floor_ns),
+        settle_to_ns=750,
+        floor_set_by=setter if floor_ns <= 800 else None,
+        hints=nothing_known(known_from_ns),
+    )
+    assert raised(Free(memory=memory), 999, floor_ns, 750) == Free(memory=after)
+    state = raised(Taken(memory=memory, leases=(lease(),)), 999, floor_ns, 750)
+    assert state.memory == after
+    renewal = decide("a", state, renew(MINE, THIRD), bounds(3000)).answer
+    assert isinstance(renewal, Witness)
+    assert (renewal.floor_ns, renewal.settle_to_ns) == (800, 700)
+    assert (renewal.last_ended, renewal.floor_set_by) == (LAST, setter)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_state_that_states_no_less_already_is_raised_to_itself(state: State) -> None:
+    assert raised(state, 0, 0, 0) is state
 
 
 # What ended beside it since does not concern who was granted before: its renewal says what its grant said.

@@ -74,14 +74,13 @@ def over_of(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> 
 def raised(state: State, fence: int, floor_ns: Instant, settle_to_ns: Instant) -> State:
     """Return a state by which grants from now on state no less than this. What is out stays what it is."""
     memory = state.memory
-    known = memory.hints.complete_from_ns >= floor_ns  # else what was written below it is of another shard
     after = msgspec.structs.replace(
         memory,
         fence=max(memory.fence, fence),
         floor_ns=max(memory.floor_ns, floor_ns),
         settle_to_ns=max(memory.settle_to_ns, settle_to_ns),
         floor_set_by=memory.floor_set_by if floor_ns <= memory.floor_ns else None,
-        hints=memory.hints if known else joined(memory.hints, nothing_known(floor_ns)),
+        hints=joined(memory.hints, nothing_known(floor_ns)),  # what was written below may be of another shard
     )
     if after == memory:
         return state

@@ -10,6 +10,7 @@ taken or renewed then, and one that was taken before runs out.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from timeagent.canonical import decode
 from timeagent.clock import boot_id
-from timeagent.errors import BadRequest, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, Span
 
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
@@ -104,7 +105,8 @@ class ByHand:
         Return with it for how long it was granted: not longer than the policy allows, nor than the shard now may.
         ``session``: a session lease that was taken by hand, with its holder: then that one's expiry is the lease's.
         A shard that does not answer is asked again while there is time: another node takes over what is missed. Then it
-        waits for earlier holders who may still believe that they have it: TryAgain, code ``warming``, gives it back.
+        waits for earlier holders who may still believe that they have it; whatever ends that wait gives the lease back,
+        as TryAgain, code ``warming``, does.
         """
         self._check_served(domain)
         time, name = self._cluster.time, self._name()
@@ -145,19 +147,21 @@ class ByHand:
     def _outlive_earlier_holders(self, witness: Witness, term_ns: Span, until_boot_ns: int) -> Witness:
         """Wait until no earlier holder can believe any more that it has the domain, and keep the lease meanwhile."""
         time, domain, target = self._cluster.time, witness.domain, witness.settle_to_ns
-        while not (now := time.now()).surely_past(target):
-            views = self.leases(domain)
-            view = next((each for each in views if each.correlation_id == witness.correlation_id), None)
-            kept = None if view is None else self.renew(view, term_ns)
-            if view is None or kept is None:
-                raise TryAgain("outrun", f"the lease on {domain!r} was ended meanwhile", hint="try again")
-            witness = replace(witness, expiry_ns=kept.expiry_ns)
-            try:
+        try:
+            while not (now := time.now()).surely_past(target):
+                name = witness.correlation_id
+                view = next((each for each in self.leases(domain) if each.correlation_id == name), None)
+                kept = None if view is None else self.renew(view, term_ns)
+                if kept is None:
+                    what = f"the lease on {domain!r} was ended meanwhile"
+                    raise TryAgain("outrun", what, hint="try again")  # noqa: TRY301 - given back is over too
+                witness = replace(witness, expiry_ns=kept.expiry_ns)
                 check_in_time(time, domain, target, until_boot_ns)
-            except TryAgain:
-                self.relinquish(view)
-                raise
-            time.sleep(min(ASK_AGAIN_NS, max(MS, target - now.earliest)))
+                time.sleep(min(ASK_AGAIN_NS, max(MS, target - now.earliest)))
+        except BaseException:  # an interruption among them
+            with contextlib.suppress(TenureError):  # then it ends with its term
+                self._asked(wire.Relinquish(self._name(), domain, witness.correlation_id), domain)
+            raise
         return witness
 
     def renew(self, view: LeaseView, term_ns: Span) -> Witness | SessionWitness | None:

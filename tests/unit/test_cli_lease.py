@@ -185,6 +185,28 @@ def test_lease_by_hand_is_kept_and_waits_until_no_earlier_holder_can_believe_in_
             held.check()
 
 
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [(KeyboardInterrupt(), 130), (SystemExit(143), 143), (ShardUnavailable("silent", "no answer"), 69)],
+)
+def test_lease_by_hand_is_given_back_where_its_wait_is_cut_short(
+    say: Say, node: Cluster, monkeypatch: pytest.MonkeyPatch, problem: BaseException, status: int
+) -> None:
+    def cut_short(*_: object) -> None:
+        raise problem
+
+    with node.session() as session:
+        session.acquire("a")
+        say("revoke", "a", "--yes", "a", "--reason", "somebody else is to have it")
+        with monkeypatch.context() as patched:
+            patched.setattr(ByHand, "renew", cut_short)
+            try:
+                say("acquire", "a", "--wait", "60s", status=status)
+            except SystemExit as ended:
+                assert ended.code == status  # noqa: PT017 - of one case only
+        assert say("show", "a", "--json", status=1).object["lease"] is None, "given back"
+
+
 def test_lease_of_a_process_is_neither_renewed_nor_given_back_by_hand(say: Say, node: Cluster) -> None:
     with node.session() as session, session.acquire("a") as leases:
         for verb in ("renew", "relinquish"):

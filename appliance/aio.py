@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Concatenate, Final, Self, TypedDict, Unpack
 
-from timeagent.errors import BadRequest, check_callable, check_type
+from timeagent.errors import BadRequest, Environment, check_callable, check_type
 from timeagent.units import Seconds
 
 from .bag.ports import Storage
@@ -73,7 +73,7 @@ class _Threads:
         self.closing = Event()
 
     async def call[R](self, do: Callable[[], R], pool: ThreadPoolExecutor | None = None) -> R:
-        """Do it in a thread of a pool, or of the calls. Cancelled, it runs to its end there. Raises BadRequest."""
+        """Do it in a thread of a pool, or of the calls. Cancelled, it runs to its end. Raises as ``_submitted``."""
         return await asyncio.shield(_wrapped(_submitted(pool or self.calls, do)))
 
     async def taken[R](self, take: Callable[[Callable[[], bool]], R], give_back: Callable[[R], object]) -> R:
@@ -385,11 +385,27 @@ def _closed() -> BadRequest:
 
 
 def _submitted[R](pool: ThreadPoolExecutor, do: Callable[[], R]) -> Future[R]:
-    """Have a thread of a pool do it. Raises BadRequest where the cluster is closed."""
+    """Have a thread of a pool do it. Raises BadRequest where the cluster is closed, Environment for lack of a thread.
+
+    A pool that can start none leaves what it was given to those that it has: what is refused here is not done by them.
+    """
+    future: Future[R] = Future()
+
+    def work() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(do())
+            except BaseException as problem:  # noqa: BLE001 - raised where it is awaited
+                future.set_exception(problem)
+
     try:
-        return pool.submit(do)
-    except RuntimeError:
-        raise _closed() from None
+        pool.submit(work)
+    except RuntimeError as problem:
+        if future.cancel():  # else one of those is doing it
+            if str(problem) == "can't start new thread":
+                raise Environment("no-threads", str(problem), hint="raise TasksMax, LimitNPROC or ulimit -u") from None
+            raise _closed() from None
+    return future
 
 
 def _wrapped[R](future: Future[R]) -> asyncio.Future[R]:

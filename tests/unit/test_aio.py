@@ -386,6 +386,28 @@ def test_what_outlives_its_cluster_is_given_back_without_a_word_and_takes_no_mor
     run(site, scene)
 
 
+def test_call_for_which_there_is_no_thread_is_refused_as_that_and_never_done(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scene(cluster: AsyncCluster) -> None:
+        go_on, done = threading.Event(), list[int]()
+        busy = asyncio.create_task(cluster.run(go_on.wait))
+        await asyncio.sleep(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "_start_joinable_thread", refuse)
+            with pytest.raises(TenureError) as told:
+                await cluster.run(done.append, 1)
+        go_on.set()
+        await busy
+        await cluster.run(done.append, 2)
+        assert (done, told.value.code) == ([2], "no-threads")
+
+    run(site, scene)
+
+
 @pytest.mark.parametrize("wrong", [None, 5, "text", object()])
 def test_what_is_no_function_and_no_tool_is_a_bad_request(wrong: Any, site: Site) -> None:  # noqa: ANN401
     async def scene(cluster: AsyncCluster) -> None:

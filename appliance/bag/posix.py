@@ -184,7 +184,8 @@ class PosixStorage:
                         data = self._not_read(f"{directory}/{name}", problem)
                 yield data
         finally:
-            os.close(opened)
+            with contextlib.suppress(OSError):  # what was read of its files has been closed before
+                os.close(opened)
 
     @_anew
     def _opened(self, directory: str) -> int | None:

@@ -5,6 +5,7 @@ import fcntl
 import os
 import random
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -530,6 +531,24 @@ def test_directory_whose_closing_fails_is_an_error_of_the_mount(
         patch.setattr(os, "close", closed)
         with pytest.raises(Environment, match=r"open .*a: Input/output error"):
             storage.look("a", ("x",))
+
+
+# What came of its files is known then; and whoever is at work on a bag takes nothing but an Environment from the mount.
+def test_files_are_read_where_the_closing_of_their_directory_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(b"1")
+    storage, close = PosixStorage(tmp_path), os.close
+
+    def closed(descriptor: int) -> None:
+        directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        close(descriptor)
+        if directory:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", closed)
+        assert list(storage.read_each("", ["x", "y"])) == [b"1", None]
 
 
 # Who reads on the file server's own machine while a client has a write delegation is told to come again (EAGAIN): that

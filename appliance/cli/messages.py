@@ -32,7 +32,7 @@ from timeagent.console import (
     together,
     with_verbs,
 )
-from timeagent.errors import BadRequest, Environment
+from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import INSTANT_MAX, SECOND, Span, parse_instant, parse_span, rfc3339
 
 from ..bag.closedbags import RackGone
@@ -235,11 +235,14 @@ def run_read(options: Namespace) -> int:
                     break
                 output.write(batch)
                 after = reading.position
+        except (KeyboardInterrupt, SystemExit, TenureError):
+            cut = after if output.messages else None
+            raise
         finally:
             output.close()
-        cursor = cursor_text(options.log, reading.position if cut is None else cut)
-        if cut is not None and not options.json:
-            note(f"tenure: there is more; it goes on with --after {cursor}")
+            cursor = cursor_text(options.log, reading.position if cut is None else cut)
+            if cut is not None and not options.json:
+                note(f"tenure: there is more; it goes on with --after {cursor}")
         whole = level is Level.SETTLED and cut is None and until is None and not options.settle
         if whole and not options.json and (bags := reader.open_bags()):
             note(f"tenure: {counted(bags, 'bag')} not closed yet: --settle waits until everything up to now is final")
@@ -277,7 +280,7 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
                 sys.stdout.flush()
         except KeyboardInterrupt:
             pass
-        except SystemExit as ended:
+        except (SystemExit, TenureError) as ended:
             terminated = ended
         finally:
             output.close()

@@ -153,6 +153,25 @@ def test_bag_that_nobody_closes_is_said_once(say: Say, site: Site, capfdbinary: 
     assert [b"--settle" in each for each in said] == [False, True, False, False, False]
 
 
+@pytest.mark.parametrize(("words", "on"), [(("read",), "--after"), (("tail", "--from", "start"), "--from")])
+def test_reading_that_an_error_cuts_short_says_where_it_goes_on(
+    say: Say, site: Site, words: tuple[str, ...], on: str
+) -> None:
+    publish(say, b"0")
+    say("bag", "settle", "log")
+    (first,) = (site.root / "logs" / "log").rglob("*.msg")
+    publish(say, b"1")
+    say("bag", "settle", "log")
+    (second,) = {*(site.root / "logs" / "log").rglob("*.msg")} - {first}
+    whole = second.read_bytes()
+    second.write_bytes(whole[:-1])
+    out, err = say(words[0], "log", *words[1:], status=65)
+    assert out == b"0\n"
+    assert "[file-altered]" in err
+    second.write_bytes(whole)
+    assert say("read", "log", "--after", err.split(f"{on} ")[1].split()[0])[0] == b"1\n"
+
+
 def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tenure", "tail", "log", "--settle", "--poll", "50ms", *words, *site.options()]
     # With a buffer, as users have it: what is seen has been accounted for.

@@ -7,7 +7,7 @@ import importlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -316,11 +316,12 @@ def noting_stalls(log: OpenLog, boot_ns: Callable[[], int]) -> Callable[[], None
 
 
 def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
-    """Return how to wait: by time; on a local file system also until something appears."""
+    """Return how to wait: by time; on a local file system also until something appears, where the kernel tells."""
     if isinstance(cluster.root, Path) and is_local(cluster.root):
         from ..bag.wakeup import LocalWait
 
-        return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))
+        with suppress(OSError):  # a user has 128 inotify instances, unless it is told otherwise: time alone does
+            return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))
     return lambda span, _: cluster.time.sleep(span)
 
 

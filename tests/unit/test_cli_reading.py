@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import io
 import json
 import os
@@ -10,18 +12,20 @@ import select
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from appliance.bag.closedbags import RackGone
-from appliance.cli.messages import _conclude, noting_stalls
+from appliance.cli.messages import _conclude, _wait, noting_stalls
 from tenure.__main__ import main
 from tests.support.cluster import Site
 from timeagent.units import HOUR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     type Say = Callable[..., tuple[bytes, str]]
 
@@ -170,6 +174,20 @@ def test_reading_that_an_error_cuts_short_says_where_it_goes_on(
     assert "[file-altered]" in err
     second.write_bytes(whole)
     assert say("read", "log", "--after", err.split(f"{on} ")[1].split()[0])[0] == b"1\n"
+
+
+# A desktop, or many containers of one user, may have used up all inotify instances: a wake-up is no more than sooner.
+def test_tail_waits_by_time_where_the_kernel_tells_of_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+    slept: list[int] = []
+    cluster: Any = SimpleNamespace(root=tmp_path, time=SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("appliance.cli.messages.is_local", lambda _: True)
+    monkeypatch.setattr("appliance.bag.wakeup.Observer", none_left)
+    with contextlib.ExitStack() as until_the_end:
+        _wait(cluster, cluster, until_the_end)(7, 0)
+    assert slept == [7]
 
 
 def tail(site: Site, *words: str) -> subprocess.Popen[bytes]:

@@ -164,24 +164,22 @@ def pack(cluster: Cluster, options: Namespace) -> int:
     log = cluster.logs.opened(options.log)
     packer = Packer(cluster.context, log.grid, Authority(cluster.context, log.grid).sealer)
     chosen = sorted(racks_there(cluster.context.storage, log.grid))[0 if options.all else -_NEWEST_RACKS :]
-    progress = Progress("packing", len(chosen))
     made, swept, said = 0, 0, []
-    for done, rack in enumerate(chosen, 1):
-        try:
-            report = packer.pack(rack, again=True)
-        except Damaged as problem:
-            said.append(problem.message)
-        else:
-            made += report.made
-            swept += report.swept
-            for place in report.left:
-                note(f"tenure: {place} holds files that are not ours: its directory stays")
-            if report.state is PackState.UNSEALED and options.all:
-                note(f"tenure: {rack.path} is not sealed: it is packed after that")
-        progress.show(done)
-    progress.done()
-    for message in said:
-        note(f"tenure: {message}")
+    with Progress("packing", len(chosen)) as progress:
+        for done, rack in enumerate(chosen, 1):
+            try:
+                report = packer.pack(rack, again=True)
+            except Damaged as problem:
+                said.append(problem.message)
+                note(f"tenure: {problem.message}")  # now: another rack's error may end this
+            else:
+                made += report.made
+                swept += report.swept
+                for place in report.left:
+                    note(f"tenure: {place} holds files that are not ours: its directory stays")
+                if report.state is PackState.UNSEALED and options.all:
+                    note(f"tenure: {rack.path} is not sealed: it is packed after that")
+            progress.show(done)
     fields = {"log": options.log, "racks": len(chosen), "packed": made, "directories_removed": swept, "damaged": said}
     words = f"packed {counted(made, 'rack')}, removed {swept} bag directories"
     return present(options, "tenure.pack", fields, words, status=EXIT_DAMAGED if said else 0)

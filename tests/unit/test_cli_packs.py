@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.bag.packer import Packer
 from appliance.cli import bags
 from appliance.formats.closed import PACK
 from tests.support.racks import FILES, SealedRack
 from tests.support.storage import MemoryStorage
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, Damaged, Environment
 from timeagent.units import DAY, INSTANT_MAX
 
 if TYPE_CHECKING:
@@ -81,6 +82,21 @@ def test_rack_that_cannot_be_packed_is_told_and_keeps_its_bags(wired: Wired) -> 
     assert path in storage.files
     wired.sealed.node.time.advance(4 * DAY)
     assert wired.run(bags.retain, days=1)["not_packed"] == [wired.sealed.rack.path]
+
+
+def test_damage_of_a_rack_is_told_also_where_the_next_one_cannot_be_looked_at(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = iter([Damaged("file-altered", "the first is damaged"), Environment("mount-failed", "the second")])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise next(problems)
+
+    monkeypatch.setattr(bags, "racks_there", lambda *_: [wired.sealed.rack] * 2)
+    monkeypatch.setattr(Packer, "pack", refuse)
+    with pytest.raises(Environment, match="the second"):
+        wired.words(bags.pack)
+    assert "the first is damaged" in wired.capsys.readouterr().err
 
 
 @pytest.mark.parametrize("days", [0, 1_000_000, 10**30])

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -42,7 +43,7 @@ from ..bag.reader import Follower, Level, Wait
 from ..bag.writing import Committed, Outcome, Unknown
 from ..doctor.file_system import is_local
 from ..formats.birth import BagKind
-from ..formats.framing import check_payloads
+from ..formats.framing import FRAME_BYTES_MAX, check_payloads
 from ..formats.names import check_log
 from ..formats.view import VIEWS, Checkpoint, parse_fold, parse_horizon
 from ..views import Fold, View
@@ -60,10 +61,15 @@ EXIT_NO: Final = 1
 EXIT_UNKNOWN: Final = 4
 
 
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    """Return the lines of a stream. One that no frame has room for comes in pieces: the first of them is refused."""
+    return iter(partial(stream.readline, FRAME_BYTES_MAX), b"")
+
+
 def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
-    for line in stream:
+    for line in _pieces(stream):
         payload = line.removesuffix(b"\n")
         if batch and (len(batch) == BATCH_MESSAGES or size + len(payload) > BATCH_BYTES):
             yield batch
@@ -126,7 +132,7 @@ def _lines(stream: BinaryIO) -> int | None:
     if not sys.stderr.isatty() or not stream.seekable():
         return None
     here = stream.tell()
-    lines = sum(1 for _ in stream)
+    lines = sum(1 for _ in _pieces(stream))
     stream.seek(here)
     return lines
 

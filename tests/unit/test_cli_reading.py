@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.closedbags import RackGone
-from appliance.cli.messages import _conclude, _wait, noting_stalls
+from appliance.cli.messages import _batches, _conclude, _wait, noting_stalls
+from appliance.formats.framing import FRAME_BYTES_MAX, check_payloads
 from tenure.__main__ import main
 from tests.support.cluster import Site
+from timeagent.errors import BadRequest
 from timeagent.units import HOUR
 
 if TYPE_CHECKING:
@@ -51,6 +53,24 @@ def publish(say: Say, *lines: bytes) -> None:
 
 def objects(out: bytes | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
+
+
+# Of a device or a disk image, whose only line may be larger than all memory.
+def test_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
+    class Zeros(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, into: Any) -> int:  # noqa: ANN401 - of any kind
+            self.given += len(into)
+            assert self.given <= 3 * FRAME_BYTES_MAX
+            into[:] = bytes(len(into))
+            return len(into)
+
+    with pytest.raises(BadRequest, match="exceeds the limit"):
+        check_payloads(next(_batches(io.BufferedReader(Zeros()))))
 
 
 def test_limit_cuts_and_the_cursor_goes_on_exactly(say: Say) -> None:

@@ -117,14 +117,18 @@ class AsyncLeases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room f
 
     session: AsyncSession
     """Whose they are."""
+    _lost: asyncio.Future[Loss] | None = None
+    _recalled: asyncio.Future[Lease] | None = None
 
     async def lost(self) -> Loss:
         """Wait until one of them is lost, and say why: for a task beside the work."""
-        return await _first(*(lease.on_lost for lease in self))
+        self._lost = self._lost or _first(*(lease.on_lost for lease in self))
+        return await asyncio.shield(self._lost)
 
     async def recalled(self) -> Lease:
         """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``."""
-        return await _first(*(lease.on_recall for lease in self))
+        self._recalled = self._recalled or _first(*(lease.on_recall for lease in self))
+        return await asyncio.shield(self._recalled)
 
     async def __aenter__(self) -> Self:
         """Hold them for a block."""
@@ -142,10 +146,12 @@ class AsyncHold[H: Hold]:
         """Begin. ``core``: the hold itself, whose ``check``, ``fence`` and ``on_lost`` do not block."""
         self._threads = threads
         self.core = core
+        self._lost: asyncio.Future[Loss] | None = None
 
     async def lost(self) -> Loss:
         """Wait until it is lost, and say why: for a task beside the work."""
-        return await _first(self.core.on_lost)
+        self._lost = self._lost or _first(self.core.on_lost)
+        return await asyncio.shield(self._lost)
 
     async def relinquish(self) -> None:
         """Give it back. It is, also if this is cancelled."""
@@ -420,8 +426,11 @@ def _look_at[R](future: asyncio.Future[R]) -> None:
         future.exception()
 
 
-async def _first[T](*listen: Callable[[Callable[[T], None]], None]) -> T:
-    """Return what a listener hears first, of any of these and in whatever thread."""
+def _first[T](*listen: Callable[[Callable[[T], None]], None]) -> asyncio.Future[T]:
+    """Return what a listener will hear first, of any of these and in whatever thread.
+
+    Kept by who asks: nothing takes a listener off, and who waits for a second at a time would leave one every time.
+    """
     loop = asyncio.get_running_loop()
     first: asyncio.Future[T] = loop.create_future()
 
@@ -435,7 +444,7 @@ async def _first[T](*listen: Callable[[Callable[[T], None]], None]) -> T:
 
     for each in listen:
         each(listener)
-    return await first
+    return first
 
 
 async def _ended[R](future: asyncio.Future[R]) -> None:

@@ -237,6 +237,26 @@ def test_loss_wakes_who_waits_for_it(site: Site) -> None:
     run(site, scene)
 
 
+# Nothing takes a listener off: one for each look would be a leak of who waits for a moment at a time.
+def test_who_waits_again_and_again_listens_once(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = cluster.session("test")
+        slot = await session.take(lambda core: Semaphore(core, "gpu", 2))
+        async with await session.acquire("d", recall="finish") as leases:
+            for _ in range(3):
+                for wait in (leases.lost, leases.recalled, slot.lost):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(wait(), 0.01)
+            assert len(leases[0].loss_listeners or ()) == len(leases[0].recall_listeners) == 1
+            assert len(slot.core.lease.loss_listeners or ()) == 1
+            leases[0].lose("broken", LossReason.BROKEN)
+            session.core.keeper.losses.tell()
+            assert (await leases.lost()).reason is LossReason.BROKEN
+        await slot.relinquish()
+
+    run(site, scene)
+
+
 def test_recall_wakes_who_waits_for_it(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         async with await cluster.session("first").acquire("d", recall="finish") as leases:

@@ -17,6 +17,7 @@ if __name__ == "__main__" and sys.argv[1:2] == ["run"] and "--quick" in sys.argv
 import argparse
 import contextlib
 import importlib
+import io
 import os
 import signal
 import traceback
@@ -229,16 +230,19 @@ def entry() -> int:
     signal.signal(signal.SIGTERM, _terminated)
     _hold_repeats_back()
     try:
-        _escape_what_is_no_text()
+        _open_what_is_said()
         return main()
     except KeyboardInterrupt:
         sys.stderr.write("tenure: interrupted\n")
         return INTERRUPTED
 
 
-def _escape_what_is_no_text() -> None:
+def _open_what_is_said() -> None:
     from timeagent.console import ESCAPED
 
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        # Under python -u nobody would see that a full disk or a signal has cut a write short.
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer), sys.stdout.encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors=ESCAPED)  # type: ignore[union-attr]
 

@@ -137,13 +137,6 @@ def _lines(stream: BinaryIO) -> int | None:
     return lines
 
 
-def _write_whole(data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        # Under python -u there is no buffer, and a signal or a full disk may cut a write short.
-        rest = rest[sys.stdout.buffer.write(rest) :]
-
-
 class _Output:
     """Messages on standard output, a batch in one write."""
 
@@ -158,7 +151,7 @@ class _Output:
             data = b"".join([self._line(message, settled=batch.settled) for message in batch])
         else:
             data = (b"\0" if self._options.print0 else b"\n").join([*batch.payloads(), b""])
-        _write_whole(data)
+        sys.stdout.buffer.write(data)
         self.messages += len(batch)
         if self._progress is not None:
             self._progress.show(self.messages)
@@ -400,7 +393,7 @@ def _show_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
         return 0
     reached = f"{counted(checkpoint.messages, 'message')} before {rfc3339(checkpoint.horizon_ns)}"
     note(f"tenure: {options.view} after {reached}")
-    _write_whole(checkpoint.state + b"\n")
+    sys.stdout.buffer.write(checkpoint.state + b"\n")
     return 0
 
 

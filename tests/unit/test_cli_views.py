@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,27 +41,6 @@ def publish(site: Site, *entries: bank.Opening | bank.Transfer) -> None:
 def only(text: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-# Under python -u standard output has no buffer, and takes less than it is given where a disk is full or a signal comes.
-def test_state_is_shown_whole_where_a_write_is_cut_short(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Short(io.RawIOBase):
-        written = b""
-
-        def writable(self) -> bool:
-            return True
-
-        def write(self, data: Any) -> int:  # noqa: ANN401 - of any kind
-            self.written += bytes(data[:7])
-            return min(7, len(data))
-
-    publish(site, bank.Opening("1", "a", 10))
-    say("view", "advance", "balances", "--settle")
-    whole, short = say("view", "show", "balances")[0], Short()
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", io.TextIOWrapper(short, write_through=True))  # type: ignore[type-var]
-        say("view", "show", "balances")
-    assert short.written.decode() == whole
 
 
 def test_balances_are_advanced_shown_listed_and_pruned(say: Say, site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -389,6 +390,25 @@ def test_what_cannot_be_shown_at_the_end_has_the_code_of_that(words: list[str], 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode == code
     assert "Exception ignored" not in done.stderr
+
+
+# Also where Python is told to have no buffer, and would take what of one write was written for the whole.
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_what_finds_half_of_its_room_is_not_taken_for_shown(tmp_path: Path, unbuffered: str) -> None:
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with (tmp_path / "said").open("wb") as said:
+        done = subprocess.run(
+            [sys.executable, "-m", "tenure", "time", "now", "--json"],
+            stdout=said,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+            env=environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)),
+        )
+    assert (tmp_path / "said").stat().st_size == 16
+    assert done.returncode == entry.INPUT_OUTPUT
+    assert b"File too large" in done.stderr
 
 
 def test_python_without_assertions_is_refused() -> None:

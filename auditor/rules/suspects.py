@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -213,9 +213,7 @@ class _Leases:
         name = rows["name"].astype(np.int64)
         order = np.lexsort((position, name))
         position, name = position[order], name[order]
-        twice = np.zeros(len(rows), np.bool_)
-        twice[1:] = (position[1:] == position[:-1]) & (name[1:] == name[:-1])
-        self.bad[name[twice]] = True
+        self.bad[name[~_begins(position, name)]] = True  # told twice in one place
         known, first, lease = np.unique(marks(name, rows["cid"][order]), return_index=True, return_inverse=True)
         granted = np.argsort(first, kind="stable")
         place = np.empty(len(granted), np.int64)
@@ -224,23 +222,19 @@ class _Leases:
         lease = place[lease]
         by_lease = np.argsort(lease, kind="stable")
         self.rows = rows = rows[order[by_lease]]
-        order = by_lease
-        self.lease: Column = lease[order]
+        self.lease: Column = lease[by_lease]
         """The number of each row's lease: those of a domain in the order of their grants."""
-        self.name = name[order]
-        self.position: Column = position[order]
+        self.name = name[by_lease]
+        self.position: Column = position[by_lease]
         self.head: Column = self.position // PLACES
         self.told: Flags = rows["kind"] != ENDED
-        self.begins = np.ones(len(rows), np.bool_)
-        self.begins[1:] = self.lease[1:] != self.lease[:-1]
+        self.begins = _begins(self.lease)
         self.start: Column = np.flatnonzero(self.begins)
         self.last: Column = np.append(self.start[1:], len(rows)) - 1
         self.ended: Flags = ~self.told[self.last]
         self.cid = rows["cid"][self.start]
         self.name_of: Column = self.name[self.start]
-        of_map = heads.map[self.head[self.start]]
-        self.first_of_chain = np.ones(len(self.start), np.bool_)
-        self.first_of_chain[1:] = (self.name_of[1:] != self.name_of[:-1]) | (of_map[1:] != of_map[:-1])
+        self.first_of_chain = _begins(self.name_of, heads.map[self.head[self.start]])
         self.chain: Column = np.cumsum(self.first_of_chain) - 1
         """Of each lease: which domain under which chain. Each is judged by itself."""
         self.run: Column = heads.run[self.head[self.start]]
@@ -334,9 +328,7 @@ class _Leases:
         A fence that is chosen then lies above the shard's own floor too.
         """
         rows = self.rows
-        claims = self.begins.copy()
-        claims[1:] |= self.told[1:] & ~self.begins[1:] & (rows["mode"][1:] != rows["mode"][:-1])
-        self.claims = claims
+        self.claims = claims = self.begins | (self.told & _begins(rows["mode"]))
         self.suspect(claims & breaks("fence-not-growing", rows["fence"], self.heads.floor[self.head]))
         stating = np.flatnonzero(claims | ~self.told)
         stating = stating[np.lexsort((self.position[stating], self.name[stating]))]
@@ -421,8 +413,7 @@ class _Leases:
         mode = rows["mode"][at].astype(np.int64)
         before = rows["mode"][at - 1].astype(np.int64)
         """Which mode the lease had until a change of mode, or its end."""
-        changes = np.ones(len(at), np.bool_)
-        changes[1:] = (name[1:] != name[:-1]) | (run[1:] != run[:-1])
+        changes = _begins(name, run)
         begin = np.flatnonzero(changes)[np.cumsum(changes) - 1]
         present = np.unique(mode[claim]).tolist()
         for each in present:
@@ -437,9 +428,7 @@ class _Leases:
         left = np.where(~self.ended & self.held, self.expiry, 0)
         if not left.any():
             return
-        changes = self.first_of_chain.copy()
-        changes[1:] |= self.run[1:] != self.run[:-1]
-        firsts = np.flatnonzero(changes)
+        firsts = np.flatnonzero(self.first_of_chain | _begins(self.run))
         name, grant = self.name_of[firsts], self.rows[self.start[firsts]]
         before = _highest_before(self.chain[firsts], np.maximum.reduceat(left, firsts))
         self.bad[name[np.minimum(grant["floor"], grant["settle_to"]) < before]] = True
@@ -459,6 +448,12 @@ class _Leases:
         for column, left in (("floor", asked), ("settle_to", settle_to)):
             before = _highest_before(self.name_of[firsts], np.maximum.reduceat(left, firsts))[self.chain]
             self.suspect_leases(self.held & (grant[column] < before))
+
+
+def _begins(*columns: NDArray[Any]) -> Flags:
+    """Say of each row whether it differs from the one before it in any of these columns, as the first row does."""
+    differs: Flags = np.logical_or.reduce([each[1:] != each[:-1] for each in columns])
+    return np.append(True, differs)
 
 
 def _highest_before(name: Column, values: Column) -> Column:
@@ -498,7 +493,7 @@ def _check_uses(leases: _Leases, uses: RowBucket, rows: Rows, cluster: ClusterFa
         leases.bad[name[_unsettled(rows, uses, cluster)]] = True
         of = np.lexsort((rows["sequence"], leases.lease[at]))
         lease = leases.lease[at][of]
-        firsts = np.flatnonzero(np.append(True, lease[1:] != lease[:-1]))
+        firsts = np.flatnonzero(_begins(lease))
         used = lease[firsts]
         _check_last_frames(leases, used, rows["digest"][of[np.append(firsts[1:], len(of)) - 1]])
         messages[used] = np.add.reduceat(rows["messages"][of], firsts)

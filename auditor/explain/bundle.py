@@ -24,6 +24,7 @@ from auditor.audit import audit
 from auditor.columns.events import CeilingLinked, LeaseEnded, LeaseTold
 from auditor.evidence.finding import Finding
 from auditor.evidence.opening import TarTree
+from auditor.evidence.records import REGISTERS
 from auditor.evidence.tree import Tree, name_of
 from auditor.rules.result import Audit
 from timeagent.console import printable
@@ -35,7 +36,6 @@ MANIFEST: Final = "BUNDLE"
 SCHEMA: Final = "tenure.bundle"
 VERSION: Final = 1
 MANIFEST_BYTES_MAX: Final = 1024 * 1024
-_REGISTERS: Final = ("policy", "trust", "map")
 _DEPTH_MAX: Final = 8
 _RACK_PARTS: Final = 4
 _BAG_PARTS: Final = 5
@@ -119,7 +119,7 @@ def _kind(tree: Tree, path: str) -> bool | None:
 
 
 def _choices(finding: Finding, tree: Tree, context: Context) -> Iterator[set[str]]:
-    paths = {MARKER, *(path for register in _REGISTERS for _, path in tree.numbered(register))}
+    paths = {MARKER, *(path for _, register, _ in REGISTERS for _, path in tree.numbered(register))}
     for each in finding.evidence:
         paths |= {each.path, *_companions(each.path)}
     shards = {event.shard for event in context.events if isinstance(event, LeaseTold | LeaseEnded | CeilingLinked)}

@@ -358,14 +358,15 @@ def _missing(first: Rack, end: Rack | None, sealed: Rack, seal: Evidence) -> Fin
     return found("lost-file", path, reason, [Evidence(path), seal], verdict=Verdict.INDETERMINATE, title=title)
 
 
-def damaged_inside(seal: RackSeal) -> str | None:
-    """Return what is wrong with the lock files in a seal, or None."""
-    for entry in seal.entries:
-        try:
-            open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")
-        except Damaged as problem:
-            return problem.message
-    return None
+def wrong_inside(seal: RackSeal) -> str | None:
+    """Return which name in a seal is a path, which could lead out of the tree by somebody's link; None if none is.
+
+    Raises Damaged for a lock file in it that is none.
+    """
+    locks = [open_lock(entry.lock, f"the lock file of {entry.bag} in the seal")[0] for entry in seal.entries]
+    names = (name for entry, lock in zip(seal.entries, locks, strict=True) for name in (entry.bag, *lock.by_name()))
+    path = next((name for name in names if "/" in name), None)
+    return None if path is None else f"it lists {path!r}, which is no file name"
 
 
 def first_unlisted(grid: Grid, rack: Rack, locks: Mapping[str, bytes]) -> int | None:
@@ -431,9 +432,9 @@ class RackPack:
     def findings(self, seal: Evidence) -> Iterator[Finding]:
         """damaged-pack: head, index or end are not what the files make. Call it when all files were asked for."""
         size = self._tree.size(self.path)
-        head = self._maker.head
-        parts = [(0, head)]
-        if self._whole and self._taken == len(self._maker.listed):
+        parts = [(0, self._maker.head)]
+        complete = self._whole and self._taken == len(self._maker.listed)
+        if complete:
             parts.append((self._index_at, self._maker.tail()))
         for at, wanted in parts:
             data = self._tree.read_range(self.path, at, len(wanted)) or b""
@@ -444,7 +445,7 @@ class RackPack:
                 yield found("damaged-pack", self.path, reason, [Evidence(self.path, at, len(data)), seal])
                 return
         end = parts[-1][0] + len(parts[-1][1])
-        if len(parts) == len((head, b"tail")) and size > end:
+        if complete and size > end:
             reason = f"{self.path}, offset {end}: {size - end} bytes too many"
             yield found("damaged-pack", self.path, reason, [Evidence(self.path, end, size - end), seal])
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
-from appliance.formats.closed import PACK, LockFile, RackSeal, open_lock, open_seal
+from appliance.formats.closed import PACK, LockFile, open_lock, open_seal
 from appliance.formats.framing import Kind, digest_of
 from appliance.formats.paths import (
     BIRTH,
@@ -34,7 +34,7 @@ from timeagent.units import INSTANT_MAX, Instant
 from ..columns.frames import BagRules, JudgedFile, cut
 from ..columns.parts import EvidenceSource, Part
 from ..evidence.finding import Evidence, Finding
-from ..evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
+from ..evidence.records import RECORD_BYTES_MAX, REGISTERS, Stranger, birth_path, checked_birth, take_latest
 from ..evidence.tree import (
     OF_A_RACK,
     PIECE_BYTES_MAX,
@@ -45,7 +45,7 @@ from ..evidence.tree import (
     foreign_names,
 )
 from ..rules import bags as bag_rules
-from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
+from ..rules.bags import RackPack, SealFacts, first_unlisted, packed_names, retained_files, wrong_inside
 from ..rules.records import Policies, signed_by, stamp_findings
 from .facts import Facts
 from .listed import FrameJudge
@@ -281,8 +281,7 @@ class BagWalk:
         where = Evidence(path, 0, len(data))
         try:
             seal, stamped = open_seal(data, path)
-            wrong = bag_rules.misplaced(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
-            wrong = wrong or _no_name(seal)
+            wrong = bag_rules.misplaced(seal, listing.rack, self._records.cluster_id) or wrong_inside(seal)
         except Damaged as problem:
             wrong = problem.message
         if wrong:
@@ -475,31 +474,15 @@ class BagWalk:
         return [Evidence(path, 0, self._tree.size(path)) for path in paths]
 
 
-def _no_name(seal: RackSeal) -> str | None:
-    """Return which name in a seal is none, but a path: by somebody's link it could lead out of the tree."""
-    for entry in seal.entries:
-        for name in (entry.bag, *open_lock(entry.lock, entry.bag)[0].by_name()):
-            if "/" in name:
-                return f"it lists {name!r}, which is no file name"
-    return None
-
-
-def _nothing(_name: str) -> bool:
-    return False
-
-
-def _is_record(name: str) -> bool:
-    return parse_record_name(name) is not None
-
-
 def _is_ledger(name: str) -> bool:
     return parse_ledger_name(name) is not None or name.endswith(".ledger")  # such a file is read, and judged
 
 
-_OURS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
+_nothing: Final = frozenset[str]().__contains__
+_OURS: Final[tuple[tuple[str, Callable[[str], object]], ...]] = (
     ("", MARKER.__eq__),
-    *((register, _is_record) for register in ("policy", "trust", "map")),
-    *(("shards", _nothing), ("shards/*", _nothing), ("shards/*/*", _is_record)),
+    *((register, parse_record_name) for _, register, _ in REGISTERS),
+    *(("shards", _nothing), ("shards/*", _nothing), ("shards/*/*", parse_record_name)),
     *(("ledger", _nothing), ("ledger/*", _nothing), ("ledger/*/*", _is_ledger)),
     *((LOGS, _nothing), (f"{LOGS}/*", {BIRTH, STORE}.__contains__), (f"{LOGS}/*/*", _nothing)),
 )

@@ -160,11 +160,10 @@ class ShardWalk:
         self._told.found("damaged-ledger", file.path, reason, [where])
 
     def _flush(self) -> None:
-        waiting, self._waiting, self._entries = self._waiting, [], 0
-        if waiting:
-            self._blocks(waiting)
-
-    def _blocks(self, blocks: list[_Block]) -> None:
+        """Check the blocks that wait, and keep what those say that hold."""
+        blocks, self._waiting, self._entries = self._waiting, [], 0
+        if not blocks:
+            return
         records = None
         if not self._one_by_one:
             with suppress(Damaged, ValueError):

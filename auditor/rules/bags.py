@@ -305,15 +305,13 @@ def missing_record(kind: Kind, number: int) -> Finding:
 class SealFacts:
     """A rack's seal, read."""
 
+    record: RackSeal
     locks: dict[str, bytes]
+    """Of each of its bags by name the lock file."""
     where: Evidence
     token: SignedTime | None
     raw: bytes
     """All bytes of its file."""
-
-    def lists_files(self) -> bool:
-        """Whether it lists any file: a rack without files is swept without a pack."""
-        return any(open_lock(raw, self.where.path)[0].entries for raw in self.locks.values())
 
 
 class SealOrder:

@@ -62,17 +62,17 @@ class BagWalk:
         self._tree = reading.tree
         self._records = reading.records
         self._told = told
-        self._log: Grid | None = None
-        """The log that is being walked."""
+        self._log: Grid
+        """Of the rack that is being walked."""
 
     def begin(self, log: str) -> Grid | None:
         """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
-        self._log = self._grid(log)
-        if self._log is None:
+        grid = self._grid(log)
+        if grid is None:
             self.blind(log)
         else:
-            self._told.add_bag(log, 0, self._log.first_ns, closed=True)
-        return self._log
+            self._told.add_bag(log, 0, grid.first_ns, closed=True)
+        return grid
 
     def blind(self, log: str) -> None:
         """Say of a log that nobody reads it."""
@@ -200,7 +200,6 @@ class BagWalk:
                 packed = self._packed(f"{listing.rack.path}/{PACK}")
                 self._unseen(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns, packed)
             return None
-        assert self._log is not None
         start = first_unlisted(self._log, listing.rack, seal.locks)
         if start is not None:  # nobody wrote to it, and it was closed by the seal, if it was not before
             closed_ns = seal.token.interval.earliest if seal.token else 0
@@ -218,9 +217,9 @@ class BagWalk:
         if gone is not None:
             self._retained(listing, seal, gone)
             return seal
-        swept = pack is None and not seal.lists_files()
+        swept = pack is None and not seal.record.lists_files()
         for name, raw in seal.locks.items():
-            bag = self._log.parse_bag(listing.rack, name) if self._log else None
+            bag = self._log.parse_bag(listing.rack, name)
             if name in there:
                 self._bag(there[name], seal, pack, swept=swept and not there[name].locked, sweeping=swept)
             elif bag is None or (pack is None and not swept):
@@ -290,7 +289,7 @@ class BagWalk:
         token = self._stamp(Kind.SEAL, stamped, seal.sealer, where)
         self._told.saw(token)
         self._told.report(*bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
-        return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token, data)
+        return SealFacts(seal, {entry.bag: entry.lock for entry in seal.entries}, where, token, data)
 
     def _missing_bag(self, listing: RackListing, name: str, raw: bytes, seal: SealFacts | None) -> None:
         """A bag that the seal knows and the copy lacks. ``seal``: None where something else says so already."""
@@ -417,7 +416,6 @@ class BagWalk:
 
     def _listed(self, listing: BagListing, by: BagRules, pack: RackPack | None) -> bool:
         """Audit the files that the bag was closed with. Returns whether some of them cannot be read."""
-        assert self._log is not None
         bag, hashed, blind = by.bag, self._reading.hashed, False
         for entry in by.lock.entries:
             path = f"{bag.path}/{entry.name}"

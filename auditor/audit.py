@@ -15,7 +15,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -127,7 +126,7 @@ def audit(
     how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
     index file that is none, and for a domain that was asked for and that the tree does not know.
     """
-    return _run(tree, root_key, signatures, options, progress, None)[0]
+    return _run(tree, root_key, signatures, options, progress)[0]
 
 
 def audit_with_timeline(
@@ -208,7 +207,7 @@ class _AuditRun:
     whole: Part = field(default_factory=Part)
     records: ClusterRecords = field(init=False)
     _jobs: int = 1
-    """How many processes read it; 0: as many as are worth it."""
+    """As in ``options``, but one where it has to be read again."""
     _spool: Spool | None = None
     _reading: EvidenceSource = field(init=False)
     _grids: dict[str, Grid] = field(default_factory=dict)
@@ -353,7 +352,7 @@ class _AuditRun:
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
         stale = max((fact.token.staleness_ns for fact in cluster.heads.values()), default=0)
-        ordered = tuple(once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale))))
+        ordered = once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale)))
         known = cluster.runs
         # A torn last block is a gap, unless a later batch shows that gap already.
         cut_off = {each for each in torn & known.keys() if known[each].highest == known[each].ledger_end}
@@ -373,7 +372,7 @@ class _AuditRun:
         index, records, whole = self.index, self.records, self.whole
         heads, ceilings = head_facts(index), ceiling_chains(index)
         of_ceilings = (each.token for every in ceilings.values() for each in every.facts)
-        for token in chain((fact.token for fact in heads.values()), of_ceilings):
+        for token in itertools.chain((fact.token for fact in heads.values()), of_ceilings):
             whole.saw(token)
         policies = Policies.of(records, whole.policy_closed)
         coverage, closings = Coverage.of(index, records.newest_policy, whole.latest), Closings(index.closings())

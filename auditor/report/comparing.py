@@ -56,7 +56,7 @@ def compared(one: Audit, other: Audit, tree: Tree, twin: Tree) -> Audit:
     damaged = [each for audit in (one, other) for each in audit.findings if each.code in _DAMAGED]
     told = {place.path for each in damaged for place in each.evidence[:1]}
     forks = [each for each in contradictions(tree, twin) if each.subject not in told]
-    return with_findings(one, tuple(in_order([*one.findings, *forks])))
+    return with_findings(one, in_order([*one.findings, *forks]))
 
 
 def contradictions(tree: Tree, twin: Tree) -> Iterator[Finding]:
@@ -171,27 +171,25 @@ _WORDS: Final = ("id", "code", "subject", "verdict", "explanation")
 
 def read_report(path: Path) -> dict[str, Any]:
     """Read a report. Raises BadRequest that names the file for what is none."""
+    hint = "name what audit --json wrote"
     try:
         if path.stat().st_size > REPORT_BYTES_MAX:
-            raise BadRequest("not-a-report", f"{path} is larger than any report", hint="name what audit --json wrote")
+            raise BadRequest("not-a-report", f"{path} is larger than any report", hint=hint)
         document = msgspec.json.decode(path.read_bytes())
     except OSError as problem:
-        raise BadRequest(
-            "report-unreadable", f"cannot read {path}: {problem.strerror}", hint="name what audit --json wrote"
-        ) from None
+        raise BadRequest("report-unreadable", f"cannot read {path}: {problem.strerror}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise BadRequest("not-a-report", f"{path} is no JSON: {problem}", hint="name what audit --json wrote") from None
-    fits = isinstance(document, dict) and document.get("schema") == SCHEMA and document.get("version") == 1
-    if not fits or not _well_formed(document):
-        raise BadRequest("not-a-report", f"{path} is no {SCHEMA} of version 1", hint="name what audit --json wrote")
-    assert isinstance(document, dict)
+        raise BadRequest("not-a-report", f"{path} is no JSON: {problem}", hint=hint) from None
+    if not isinstance(document, dict) or not _is_report(document):
+        raise BadRequest("not-a-report", f"{path} is no {SCHEMA} of version 1", hint=hint)
     return document
 
 
-def _well_formed(document: dict[str, Any]) -> bool:
+def _is_report(document: dict[str, Any]) -> bool:
     findings, summary = document.get("findings"), document.get("summary")
     return (
-        isinstance(summary, dict)
+        (document.get("schema"), document.get("version")) == (SCHEMA, 1)
+        and isinstance(summary, dict)
         and isinstance(findings, list)
         and all(
             isinstance(each, dict)

@@ -259,7 +259,8 @@ def _case(finding: Finding) -> Iterator[str]:
     from xml.sax.saxutils import escape, quoteattr
 
     name = quoteattr(f"{finding.code} {finding.id}")
-    yield f'  <testcase classname="tenure.audit" name={name} file={quoteattr(_path(finding))}>'
+    path = printable(finding.evidence[0].path) if finding.evidence else ""
+    yield f'  <testcase classname="tenure.audit" name={name} file={quoteattr(path)}>'
     element = _element(finding)
     places = [f"{place.path} {place.offset}+{place.length}" for place in finding.evidence]
     text = escape("\n".join(map(printable, [finding.explanation, *places])))
@@ -267,7 +268,3 @@ def _case(finding: Finding) -> Iterator[str]:
     kind = f' type="{finding.verdict.value}"' if element in ("failure", "error") else ""
     yield f"    <{element}{message}{kind}>{text}</{element}>"
     yield "  </testcase>"
-
-
-def _path(finding: Finding) -> str:
-    return printable(finding.evidence[0].path) if finding.evidence else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -68,22 +69,22 @@ def only(audit: Audit, patterns: Sequence[str]) -> Audit:
                 f"{pattern!r} is neither a finding's code nor a verdict",
                 hint="docs/findings.md lists the codes; the verdicts are " + ", ".join(Verdict),
             )
-    return with_findings(
-        audit,
-        tuple(
-            each
-            for each in audit.findings
-            if each.verdict in patterns or any(fnmatchcase(each.code, pattern) for pattern in patterns)
-        ),
+    chosen = (
+        each
+        for each in audit.findings
+        if each.verdict in patterns or any(fnmatchcase(each.code, pattern) for pattern in patterns)
     )
+    return with_findings(audit, chosen)
 
 
 def by_id(audit: Audit, identifiers: Collection[str]) -> Audit:
-    return with_findings(audit, tuple(each for each in audit.findings if each.id in identifiers))
+    return with_findings(audit, (each for each in audit.findings if each.id in identifiers))
 
 
-def with_findings(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
-    counts = {verdict: sum(each.verdict is verdict for each in chosen) for verdict in Verdict}
+def with_findings(audit: Audit, chosen: Iterable[Finding]) -> Audit:
+    """Return the audit with these findings, and its counts of them."""
+    findings = tuple(chosen)
+    counts = Counter(each.verdict for each in findings)
     summary = replace(
         audit.summary,
         violations=counts[Verdict.VIOLATION],
@@ -91,7 +92,7 @@ def with_findings(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
         unverifiable=counts[Verdict.UNVERIFIABLE],
         informational=counts[Verdict.OK],
     )
-    return replace(audit, findings=chosen, summary=summary)
+    return replace(audit, findings=findings, summary=summary)
 
 
 DEFAULT: Final = FailOn.WARNING

@@ -63,20 +63,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shown(arguments: argparse.Namespace, archive: Archive) -> int:
-    result, timeline = archive.audit, archive.timeline
-    chosen = chosen_findings(result, arguments.finding, arguments.path)
-    if arguments.svg:
-        chosen = [one_finding(result, arguments.finding, arguments.path)]
+    named = archive.audit, arguments.finding, arguments.path
+    chosen = [one_finding(*named)] if arguments.svg else chosen_findings(*named)
     if arguments.chain:
         for finding in chosen:
             say_all(lineage_lines(lineage(finding, archive)))
     elif arguments.svg:
-        say(draw(chosen[0], context_of(chosen[0], timeline)).rstrip())
+        say(draw(chosen[0], context_of(chosen[0], archive.timeline)).rstrip())
     elif arguments.json:
         print_json(SCHEMA, {"findings": [_fields(finding, archive) for finding in chosen]})
     else:
         _text(arguments.finding, chosen, archive)
-    return exit_status(by_id(result, [finding.id for finding in chosen]))
+    return exit_status(by_id(archive.audit, [finding.id for finding in chosen]))
 
 
 def _fields(finding: Finding, archive: Archive) -> dict[str, Any]:

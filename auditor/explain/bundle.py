@@ -84,10 +84,9 @@ def manifest_of(tree: Tree) -> dict[str, Any] | None:
         return None
     data = tree.read(MANIFEST, MANIFEST_BYTES_MAX) or b""
     try:
-        document = json.loads(data)
+        document: dict[str, Any] = json.loads(data)
         if (document["schema"], document["version"]) == (SCHEMA, VERSION) and isinstance(document["finding"], str):
-            fields: dict[str, Any] = document
-            return fields
+            return document
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise Damaged("bad-bundle", f"{MANIFEST} is no manifest of version {VERSION}", hint="have the bundle made again")
@@ -192,10 +191,8 @@ def _write(file: IO[bytes], finding: Finding, tree: Tree, paths: list[str]) -> N
 def _add(archive: tarfile.TarFile, path: str, data: bytes | None) -> None:
     """Add a file, or a directory where there are no bytes; owner, mode and time say nothing."""
     member = tarfile.TarInfo(name_of(path))
-    member.mode = 0o644 if data is not None else 0o755
     if data is None:
-        member.type = tarfile.DIRTYPE
-        archive.addfile(member)
-        return
-    member.size = len(data)
-    archive.addfile(member, io.BytesIO(data))
+        member.type, member.mode = tarfile.DIRTYPE, 0o755
+    else:
+        member.size = len(data)
+    archive.addfile(member, io.BytesIO(data or b""))

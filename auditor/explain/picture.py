@@ -251,17 +251,15 @@ class Picture:
         if self._context.closings:
             self._section("Bags and racks")
         for event in self._context.closings[:8]:
-            bag = event if isinstance(event, BagClosed) else None
-            start, what, who = (
-                (event.bag_ns, "bag", f"closed by {event.closer}")
-                if isinstance(event, BagClosed)
-                else (event.start_ns, "rack", f"sealed by {event.sealer}")
-            )
+            if isinstance(event, BagClosed):
+                start, what, who = event.bag_ns, "bag", f"closed by {event.closer}"
+            else:
+                start, what, who = event.start_ns, "rack", f"sealed by {event.sealer}"
             low, high, x = self._x(start), self._x(event.end_ns), self._x(event.instant_ns)
             y = self._row(f"{what} {_clock(start)}")
             self._box(low, high, y + 4, ROW - 10, "bag")
-            if bag is not None:
-                self._line(self._x(bag.due_ns), y + 2, self._x(bag.due_ns), y + ROW - 4, "dash")
+            if isinstance(event, BagClosed):
+                self._line(self._x(event.due_ns), y + 2, self._x(event.due_ns), y + ROW - 4, "dash")
             self._line(x, y + 1, x, y + ROW - 3, "line")
             self._line(high, y + ROW / 2, x, y + ROW / 2, "axis")
             self._beside(min(low, x), max(high, x), y + ROW / 2 + 4, f"{who} {_clock(event.instant_ns)}")

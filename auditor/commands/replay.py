@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -52,11 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     lens = _lens(arguments)
     tree = None if arguments.path is None else open_tree(arguments.path, arguments.store)
     timeline, changed = _read(arguments, tree, lens)
-    try:
-        with reading_index(arguments.db):
-            return _shown(arguments, tree, lens, timeline, changed)
-    finally:
-        timeline.close()
+    with closing(timeline), reading_index(arguments.db):
+        return _shown(arguments, tree, lens, timeline, changed)
 
 
 def _shown(

@@ -292,8 +292,7 @@ def counting(facts: Iterable[HeadFact]) -> dict[ShardName, HeadFact]:
     for fact in facts:
         head, name = fact.head, (fact.head.map_number, fact.head.shard)
         if head.half is Half.WHOLE and head.going_by > head.map_number > 1:
-            first = found.setdefault(name, fact)
-            found[name] = min(first, fact, key=lambda each: each.token.midpoint_ns)
+            found[name] = min(found.get(name, fact), fact, key=lambda each: each.token.midpoint_ns)
     return found
 
 

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -263,13 +264,12 @@ class EndedFact:
     """Whether it was said of this lease; else it follows from what was said of its session lease."""
 
 
-def _position(word: Told | ToldOfSession | EndedFact) -> Position:
-    return word.position
+_position: Final = attrgetter("position")
 
 
-def _up_to(told: Sequence[Told], position: Position) -> int:
-    """Return how many words were told up to a position, and in it."""
-    return bisect_right(told, position, key=_position)
+def _newest(told: Sequence[Told], position: Position) -> int:
+    """Return the index of the last word that was told up to a position, and in it; of the first where none was."""
+    return max(bisect_right(told, position, key=_position), 1) - 1
 
 
 def _furthest[T: (Told, ToldOfSession)](told: Sequence[T]) -> list[T]:
@@ -311,7 +311,7 @@ class LeaseHistory:
 
     def mode_at(self, position: Position) -> Mode:
         """Return the mode that it had when something was told: a lease may change to a stronger one."""
-        return self.told[max(_up_to(self.told, position), 1) - 1].witness.mode
+        return self.told[_newest(self.told, position)].witness.mode
 
     @property
     def claims(self) -> list[Told]:
@@ -391,7 +391,7 @@ class LeaseHistory:
             count = bisect_left(self.session.told, position, key=_position)
             if count:
                 return self.session.furthest[count - 1].witness.expiry_ns
-        return self.furthest[max(_up_to(self.told, position), 1) - 1].witness.expiry_ns
+        return self.furthest[_newest(self.told, position)].witness.expiry_ns
 
     def ended_before(self, position: Position) -> EndedFact | None:
         """Return the first word on its end that stands before, or in, what was told at a position."""
@@ -437,7 +437,7 @@ def _told(rows: DomainRows, cluster: ClusterFacts) -> Iterator[tuple[Entry, Head
 
 
 def domain_history(
-    rows: DomainRows, cluster: ClusterFacts, sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({})
+    rows: DomainRows, cluster: ClusterFacts, sessions: Mapping[SessionName, SessionHistory]
 ) -> DomainHistory:
     """Build the history of a domain. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
@@ -574,12 +574,12 @@ class ClusterFacts:
     moves: Mapping[int, Sequence[ShardMap]]
     """The maps by which a shard leaves, by its number."""
     coverage: Coverage
-    closings: Closings = field(default_factory=Closings)
+    closings: Closings
     """When bags were closed; none: not asked."""
-    policies: Policies = field(default_factory=Policies)
-    follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
+    policies: Policies
+    follows: Mapping[ShardName, tuple[int, int]]
     """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
-    counts: Mapping[ShardName, HeadFact] = MappingProxyType({})
+    counts: Mapping[ShardName, HeadFact]
     """The first batch by which each such chain counts by itself."""
 
     def lowest(self, head: BatchHead) -> tuple[int, int]:

@@ -471,10 +471,9 @@ def _check_uses(leases: _Leases, uses: RowBucket, rows: Rows, cluster: ClusterFa
     count = len(leases.start)
     messages = np.zeros(count, np.int64)
     low, top = np.zeros(count, np.int64), np.full(count, NOTHING)
-    if len(rows):
-        known = leases.entries.names.values
-        name = np.fromiter((known.get(each, -1) for each in uses.names.values), np.int64, len(uses.names.values))
-        rows = rows[rows["plain"] & (name[rows["name"]] >= 0)]
+    known = leases.entries.names.values
+    name = np.fromiter((known.get(each, -1) for each in uses.names.values), np.int64, len(uses.names.values))
+    rows = rows[rows["plain"] & (name[rows["name"]] >= 0)]
     if len(rows):
         number = np.fromiter(
             (leases.heads.number[each] for each in uses.heads.values), np.int64, len(uses.heads.values)

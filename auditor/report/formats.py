@@ -11,6 +11,7 @@ import msgspec
 
 from auditor.evidence.finding import RULES, Evidence, Finding, NamedInterval, Severity, Verdict
 from auditor.evidence.opening import where_words
+from timeagent import VERSION as RELEASE
 from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
@@ -148,7 +149,7 @@ def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
                 "tool": {
                     "driver": {
                         "name": "tenure audit",
-                        "version": _version(),
+                        "version": RELEASE,
                         "rules": [_rule(code) for code in codes],
                     }
                 },
@@ -161,15 +162,6 @@ def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
             }
         ],
     }
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("tenure")
-    except PackageNotFoundError:
-        return "0"
 
 
 def _rule(code: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any, Final, NamedTuple
 
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
 from auditor.columns.events import (
@@ -250,9 +251,8 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     ]
     bags = {(event.log, event.bag_ns) for event in frames}
     nodes = {event.clock.node for event in (*concerned, *frames) if event.clock is not None}
-    complete = [when for when, each in timeline.findings if each.id == finding.id]
     return Context(
-        complete_ns=complete[0] if complete else max(instants),
+        complete_ns=next((when for when, each in timeline.findings if each.id == finding.id), max(instants)),
         first_ns=first,
         last_ns=last,
         leases=tuple(each for each in leases if each.granted_ns <= last and each.expiry_ns >= first),
@@ -279,20 +279,20 @@ def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFol
     yield from (each for _, each in sorted(newest.items()) if each.half is not Half.WHOLE or each.instant_ns >= first)
 
 
-def _restarts(timeline: Timeline) -> list[Change]:
-    found = []
+def _restarts(timeline: Timeline) -> Iterator[Change]:
     for again in timeline.kinds(RunResumed):
         how = f"went on after {span_text(again.instant_ns - again.since_ns)}"
-        found.append(_restart(again.instant_ns, again.clock.node, again.shard[1], again.place[1], how))
+        yield _restart(again.instant_ns, again.clock.node, again.shard[1], again.place[1], how)
     last: dict[tuple[int, int], CeilingLinked] = {}
     for event in timeline.kinds(CeilingLinked):
         before = last.get(event.shard)
         record = event.record
         if before is not None and before.record.incarnation != record.incarnation:
-            how = "began a new run after " + ("a crash" if before.record.kind.value == "running" else "an orderly stop")
-            found.append(_restart(event.instant_ns, record.node, record.shard, record.incarnation, how))
+            how = "began a new run after " + (
+                "a crash" if before.record.kind is CeilingKind.RUNNING else "an orderly stop"
+            )
+            yield _restart(event.instant_ns, record.node, record.shard, record.incarnation, how)
         last[event.shard] = event
-    return found
 
 
 def _clock_changes(state: StateAt, window: list[Event]) -> Iterator[Change]:

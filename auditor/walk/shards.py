@@ -64,15 +64,13 @@ class ShardWalk:
         ``timeline``: told of all that columns do not take.
         """
         self._timeline = timeline
-        self._one_by_one = reading.one_by_one
+        self._reading = reading
         self._rows = ChunkMaker(ENTRIES, reading.keep)
         """What blocks say of leases, and of session leases."""
         self._shapes = Shapes(decode_entry)
         self._rank = 0
         """Of the last block: what a later one says counts."""
-        self._tree = reading.tree
         self._records = reading.records
-        self._signatures = reading.signatures
         self._told = told
         self._ledgers = told.ledgers
         self._missing_maps: set[int] = set()
@@ -80,22 +78,22 @@ class ShardWalk:
         self._entries = 0
 
     def walk_chains(self) -> None:
-        for file in self._tree.chains():
+        for file in self._reading.tree.chains():
             self._map(file.map_number)
-            data = self._tree.read(file.path, RECORD_BYTES_MAX)
+            data = self._reading.tree.read(file.path, RECORD_BYTES_MAX)
             if data is not None:
                 self._ceiling(data, Evidence(file.path, 0, len(data)), file)
 
     def ledger(self, file: LedgerFile) -> None:
         self._map(file.map_number)
-        for piece in self._tree.pieces(file.path):
+        for piece in self._reading.tree.pieces(file.path):
             if isinstance(piece, Rest):
                 self._rest(file, piece)
             else:
                 self._block(file, piece)
         self._flush()
         self._ledgers.there.add(file.incarnation)
-        if file.path in self._tree.unreadable:
+        if file.path in self._reading.tree.unreadable:
             self._ledgers.stopped.add(file.incarnation)
 
     def _map(self, number: int) -> None:
@@ -121,7 +119,7 @@ class ShardWalk:
             self._told.found("damaged-record", where.path, reason, [where], title)
             return
         keys = self._records.keys
-        findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
+        findings = list(ceiling_findings(self._reading.signatures, keys, record, signed, where))
         self._told.refused(findings, keys, record.time, signed.key_id)
         if not findings:
             self._told.ceilings.append((place[:2], record.number, data, self._told.place(where)))
@@ -165,7 +163,7 @@ class ShardWalk:
         if not blocks:
             return
         records = None
-        if not self._one_by_one:
+        if not self._reading.one_by_one:
             with suppress(Damaged, ValueError):
                 records = self._shapes.read([raw for each in blocks for raw in each.block.entries])
         chosen: list[int] = []
@@ -235,7 +233,7 @@ class ShardWalk:
             self._told.found("forged-witness", f"{file.path} block {head.sequence}", reason, [where], title)
             return False
         keys, signed = self._records.keys, (self._records.cluster_id, block.head, head, block.signature)
-        refusal = None if keys is None else head_refusal(self._signatures, keys, *signed)
+        refusal = None if keys is None else head_refusal(self._reading.signatures, keys, *signed)
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
             what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"

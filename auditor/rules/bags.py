@@ -155,7 +155,7 @@ def listed_file(
         reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
         yield broken.finding(path, reason, [*where, lock], times)
     elif broken is not None:
-        now = digest or _digest(data, entry.size)
+        now = broken.found
         reason = (
             f"the first {entry.size} bytes of {path} are not those that its bag was closed with: "
             f"{'they are no whole frames' if now is None else f'their digest is {now.hex()}'}, "

@@ -140,9 +140,7 @@ def audit_with_timeline(
 ) -> tuple[Audit, Timeline]:
     """Audit a whole tree; return its timeline too, in a database of its own that is gone when it is closed.
 
-    Its states are folded when the first is asked for.
-
-    ``findings``: are placed in time instead of the audit's own. Else as ``audit``.
+    Its states are folded when the first is asked for. ``findings``: stand in it instead of the audit's own.
     """
     db = temporary_database()
     result, timeline = _run(tree, root_key, signatures, replace(options, timeline=True), progress, (db, findings))

@@ -136,10 +136,7 @@ _KINDS: Final = {
 
 
 def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
-    """Return the document. Byte-identical for identical input; paths are relative to the tree.
-
-    ``about``: what was judged, and the exit code.
-    """
+    """Return the document; paths are relative to the tree. ``about``: what was judged, and the exit code."""
     codes = sorted({finding.code for finding in audit.findings})
     return {
         "$schema": SARIF_SCHEMA,
@@ -219,10 +216,7 @@ def _element(finding: Finding) -> str:
 
 
 def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
-    """Yield the document's lines. Byte-identical for identical input: no host, no time of the run.
-
-    ``about``: what was judged, and the exit code.
-    """
+    """Yield the document's lines, without host and time of the run. ``about``: what was judged, and the exit code."""
     from xml.sax.saxutils import quoteattr
 
     found = {finding.code for finding in audit.findings}

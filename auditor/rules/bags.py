@@ -379,7 +379,7 @@ def first_unlisted(grid: Grid, rack: Rack, locks: Mapping[str, bytes]) -> int | 
 
 
 class RackPack:
-    def __init__(self, tree: Tree, listing: RackListing, seal_raw: bytes, *, hashed: bool = True) -> None:
+    def __init__(self, tree: Tree, listing: RackListing, seal_raw: bytes, *, hashed: bool) -> None:
         """Take the bytes of a seal that holds. Touches nothing yet. ``hashed``: hash all files, and check the index."""
         self._tree = tree
         self.path = f"{listing.rack.path}/{PACK}"

@@ -54,7 +54,7 @@ from .listed import FrameJudge
 class BagWalk:
     """Audits racks, one after another, each by itself."""
 
-    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None) -> None:
         """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
         self.frames = FrameJudge(reading, told, timeline)
         self._timeline = timeline

@@ -40,7 +40,7 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 class FrameJudge:
     """Judges the frames of one file after another, and gathers the columns of one rack."""
 
-    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None) -> None:
         """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
         self._timeline = timeline
         self._reading = reading

@@ -58,11 +58,8 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None = None) -> None:
-        """Take where evidence comes from. ``told``: takes all that is found.
-
-        ``timeline``: told of all that columns do not take.
-        """
+    def __init__(self, reading: EvidenceSource, told: Part, timeline: Facts | None) -> None:
+        """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what columns leave."""
         self._timeline = timeline
         self._reading = reading
         self._rows = ChunkMaker(ENTRIES, reading.keep)
@@ -186,10 +183,7 @@ class ShardWalk:
             self._other(good[which], position)
 
     def _by_columns(self, records: Records, chosen: Column, blocks: list[_Block]) -> list[tuple[int, int]]:
-        """Keep what blocks say of leases. ``chosen``: which of the records are theirs, in order.
-
-        Returns block and position of the other entries.
-        """
+        """Keep what blocks say of leases; return block and position of all else. ``chosen``: their records."""
         counts = [len(each.block.entries) for each in blocks]
         block = np.repeat(np.arange(len(blocks)), counts)
         position = np.arange(len(block)) - np.repeat(np.cumsum(counts) - counts, counts)

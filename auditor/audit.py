@@ -35,7 +35,7 @@ from .columns.audit_file import (
     write_index,
 )
 from .columns.index import PART_RANKS, Coverage, Index
-from .columns.layout import ENTRIES, FRAMES, USES, Spool
+from .columns.layout import ENTRIES, FRAMES, USES
 from .columns.parts import (
     PARTS,
     WHOLE,
@@ -206,7 +206,6 @@ class _AuditRun:
     records: ClusterRecords = field(init=False)
     _jobs: int = 1
     """As in ``options``, but one where it has to be read again."""
-    _spool: Spool | None = None
     _reading: EvidenceSource = field(init=False)
     _grids: dict[str, Grid] = field(default_factory=dict)
     """Of the logs that are read: known before the first rack is."""
@@ -230,9 +229,8 @@ class _AuditRun:
         self.records, findings = load_records(self.tree, self.signatures, self.root_key)
         self._jobs, self._grids, self.whole, self._taken = jobs, {}, Part(findings=findings), 0
         # What is kept for the next audit holds its columns itself.
-        self._spool = None if self.store else self.index.spool
-        keep = self._spool.keep if self._spool else list
-        hashed = self.options.hashed
+        spool, hashed = None if self.store else self.index.spool, self.options.hashed
+        keep = spool.keep if spool else list
         self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
         births, told = Part(), EventRows()
         bags = BagWalk(self._reading, births, self._facts(told))
@@ -325,7 +323,7 @@ class _AuditRun:
             shards = ShardWalk(self._reading, told, self._facts(events))
             shards.ledger(unit)
             columns = shards.chunks()
-        told.columns, told.timeline = self._spool.keep(columns) if self._spool else columns, events.encoded()
+        told.columns, told.timeline = self._reading.keep(columns), events.encoded()
         found = reversed(self.tree.unreadable.items())  # the newest first: all before may be many
         told.unreadable = dict([*itertools.islice(found, len(self.tree.unreadable) - before)][::-1])
         return told.done()

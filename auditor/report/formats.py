@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
@@ -221,10 +222,7 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
 
     found = {finding.code for finding in audit.findings}
     passed = [code for code in RULES if code not in found]
-    counts = {
-        element: sum(_element(finding) == element for finding in audit.findings)
-        for element in ("failure", "error", "skipped")
-    }
+    counts = Counter(map(_element, audit.findings))
     yield '<?xml version="1.0" encoding="UTF-8"?>'
     yield (
         f'<testsuites><testsuite name="tenure audit" tests="{len(audit.findings) + len(passed)}" '

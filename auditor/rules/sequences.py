@@ -105,11 +105,9 @@ def _named(run: _Run) -> tuple[Column, Column]:
     rows = run.rows
     names, exact = rows["committed"] != NOTHING, rows["committed_digest"].any(axis=1)
     first = _pairs(np.flatnonzero(names & ~exact), rows["committed"], rows["sequence"])
-    second = _pairs(np.flatnonzero(names & exact), *(_marks(rows, *each) for each in _IN_FULL))
+    in_full = _marks(rows, "committed", "committed_digest"), _marks(rows, "sequence", "digest")
+    second = _pairs(np.flatnonzero(names & exact), *in_full)
     return np.append(first[0], second[0]), np.append(first[1], second[1])
-
-
-_IN_FULL: Final = (("committed", "committed_digest"), ("sequence", "digest"))
 
 
 def _marks(rows: Rows, sequence: str, digest: str) -> NDArray[np.void]:

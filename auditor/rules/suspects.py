@@ -406,16 +406,14 @@ class _Leases:
     def check_conflicts(self) -> None:
         """Check that nothing was granted beside a lease that excludes it, unless that was of an earlier run."""
         rows, at = self.rows, self.stating
-        name, lease = self.name[at], self.lease[at]
-        run = self.run[lease]
+        name, run = self.name[at], self.run[self.lease[at]]
         claim, is_first = self.claims[at], self.begins[at]
         mode = rows["mode"][at].astype(np.int64)
         before = rows["mode"][at - 1].astype(np.int64)
         """Which mode the lease had until a change of mode, or its end."""
         changes = _begins(name, run)
         begin = np.flatnonzero(changes)[np.cumsum(changes) - 1]
-        present = np.unique(mode[claim]).tolist()
-        for each in present:
+        for each in np.unique(mode[claim]).tolist():
             step = (claim & (mode == each)).astype(np.int64) - (~is_first & (before == each))
             out = np.cumsum(step) - step
             others = out - out[begin] - (~is_first & (before == each))

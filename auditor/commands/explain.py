@@ -58,22 +58,18 @@ def one_finding(result: Audit, name: str, path: object) -> Finding:
 def run(arguments: argparse.Namespace) -> int:
     """Show findings with their evidence. Returns the exit code (docs/exit-codes.md)."""
     archive = read_archive_of(arguments)
-    with closing(archive.timeline):
-        return _shown(arguments, archive)
-
-
-def _shown(arguments: argparse.Namespace, archive: Archive) -> int:
-    named = archive.audit, arguments.finding, arguments.path
-    chosen = [one_finding(*named)] if arguments.svg else chosen_findings(*named)
-    if arguments.chain:
-        for finding in chosen:
-            say_all(lineage_lines(lineage(finding, archive)))
-    elif arguments.svg:
-        say(draw(chosen[0], context_of(chosen[0], archive.timeline)).rstrip())
-    elif arguments.json:
-        print_json(SCHEMA, {"findings": [_fields(finding, archive) for finding in chosen]})
-    else:
-        _text(arguments.finding, chosen, archive)
+    with closing(archive.timeline) as timeline:
+        named = archive.audit, arguments.finding, arguments.path
+        chosen = [one_finding(*named)] if arguments.svg else chosen_findings(*named)
+        if arguments.chain:
+            for finding in chosen:
+                say_all(lineage_lines(lineage(finding, archive)))
+        elif arguments.svg:
+            say(draw(chosen[0], context_of(chosen[0], timeline)).rstrip())
+        elif arguments.json:
+            print_json(SCHEMA, {"findings": [_fields(finding, archive) for finding in chosen]})
+        else:
+            _text(arguments.finding, chosen, archive)
     return exit_status(by_id(archive.audit, [finding.id for finding in chosen]))
 
 

@@ -54,35 +54,29 @@ def run(arguments: argparse.Namespace) -> int:
     tree = None if arguments.path is None else open_tree(arguments.path, arguments.store)
     timeline, changed = _read(arguments, tree, lens)
     with closing(timeline), reading_index(arguments.db):
-        return _shown(arguments, tree, lens, timeline, changed)
-
-
-def _shown(
-    arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf, timeline: Timeline, changed: Changes | None
-) -> int:
-    unknown = sorted(set(lens.shifts) - set(timeline.state_at().clocks))
-    if unknown:
-        known = ", ".join(sorted(timeline.state_at().clocks)) or "none"
-        raise BadRequest("no-such-node", f"nothing in the tree is signed by {unknown[0]!r}", hint=f"its nodes: {known}")
-    if arguments.domain is not None and timeline.state_at().domains.get(arguments.domain) is None:
-        hint = "replay PATH lists them"
-        raise BadRequest("no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint=hint)
-    if arguments.step:
-        return _steps(arguments, timeline, changed)
-    instant = _instant(arguments.at or "end", timeline)
-    state = timeline.state_at(instant)
-    delivered = {
-        log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
-        for log in state.logs
-        if tree is not None
-    }
-    if arguments.json:
-        fields = json_fields(state, delivered, domain=arguments.domain)
-        print_json(SCHEMA, fields | _changed_fields(lens, changed))
+        end = timeline.state_at()
+        unknown = sorted(set(lens.shifts) - set(end.clocks))
+        if unknown:
+            hint = f"its nodes: {', '.join(sorted(end.clocks)) or 'none'}"
+            raise BadRequest("no-such-node", f"nothing in the tree is signed by {unknown[0]!r}", hint=hint)
+        if arguments.domain is not None and end.domains.get(arguments.domain) is None:
+            hint = "replay PATH lists them"
+            raise BadRequest("no-such-domain", f"the tree tells of no lease on {arguments.domain!r}", hint=hint)
+        if arguments.step:
+            return _steps(arguments, timeline, changed)
+        state = timeline.state_at(_instant(arguments.at or "end", timeline))
+        delivered = {
+            log: newest_delivered(timeline, state, tree, log, newest=arguments.newest, domain=arguments.domain)
+            for log in state.logs
+            if tree is not None
+        }
+        if arguments.json:
+            fields = json_fields(state, delivered, domain=arguments.domain)
+            print_json(SCHEMA, fields | _changed_fields(lens, changed))
+        else:
+            say_all(text_lines(state, delivered, domain=arguments.domain))
+            say_all(_changed_lines(changed))
         return 0
-    say_all(text_lines(state, delivered, domain=arguments.domain))
-    say_all(_changed_lines(changed))
-    return 0
 
 
 def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tuple[Timeline, Changes | None]:
@@ -158,13 +152,12 @@ def _steps(arguments: argparse.Namespace, timeline: Timeline, changed: Changes |
     if arguments.log is not None and arguments.log not in known:
         hint = f"its logs: {', '.join(known) or 'none'}"
         raise BadRequest("no-such-log", f"the tree tells of no log {arguments.log!r}", hint=hint)
+    chosen = _chosen(arguments, timeline, first, last)
     if arguments.json:
-        steps = [
-            _step_fields(timeline, position, event) for position, event in _chosen(arguments, timeline, first, last)
-        ]
+        steps = [_step_fields(timeline, position, event) for position, event in chosen]
         print_json(f"{SCHEMA}.steps", {"steps": steps} | _changed_fields(_lens(arguments), changed))
         return 0
-    for position, event in _chosen(arguments, timeline, first, last):
+    for position, event in chosen:
         say(f"{rfc3339(event.instant_ns)}  {event_words(event)}{_after(timeline, position, event)}")
     say_all(_changed_lines(changed))
     return 0

@@ -201,7 +201,7 @@ def run_selftest(form: str) -> int:
             tried.append(case)
             progress.show(len(tried), case.planted)
     if form == "json":
-        print_json(selftest.SCHEMA, selftest.json_fields(tried), version=selftest.VERSION)
+        print_json(selftest.SCHEMA, selftest.json_fields(tried))
     else:
         say_all(selftest.text_lines(tried))
     return 0 if all(case.passed for case in tried) and not selftest.untried(tried) else 1

@@ -22,7 +22,6 @@ from ..report.comparing import compared
 
 PACKED: Final = Path(__file__).with_name("selftest.tar.xz")
 SCHEMA = "tenure.selftest"
-VERSION = 1
 GOOD = "good"
 TREE = "tree"
 OTHER = "other"

@@ -44,9 +44,9 @@ def jsonl_lines(audit: Audit, about: dict[str, Any]) -> Iterator[bytes]:
 
     ``about``: what was judged, and what was left out on purpose, for that last line.
     """
-    for finding in audit.findings:
-        yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "finding"} | finding.fields())
-    rest = {name: value for name, value in json_fields(audit).items() if name != "findings"}
+    rest = json_fields(audit)
+    for fields in rest.pop("findings"):
+        yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "finding"} | fields)
     yield msgspec.json.encode({"schema": SCHEMA, "version": VERSION, "type": "summary"} | about | rest)
 
 

@@ -158,19 +158,17 @@ class _Reading:
         return Link(LinkKind.FINDING, title, () if told else (own_words(finding),), under)
 
     def _place(self, place: Evidence) -> Iterator[Link]:
-        archive = self._archive
-        data = archive.tree.read_range(
-            place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX)
-        )
+        tree = self._archive.tree
+        data = tree.read_range(place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX))
         if data is None:
             checks: tuple[Check, ...] = ()
             under: tuple[Link, ...] = ()
             directory, _, name = place.path.rpartition("/")
             closed = self._closed(directory)
             if closed is not None and (entry := closed.lock.by_name().get(name)) is not None:
-                readable = place.path not in archive.tree.unreadable
+                readable = place.path not in tree.unreadable
                 checks, under = tuple(file_checks(entry, None, readable=readable)), (_lock_link(closed.event),)
-            yield Link(LinkKind.MISSING, f"{place.path} {instead_of(place.path, archive.tree)}", checks, under, place)
+            yield Link(LinkKind.MISSING, f"{place.path} {instead_of(place.path, tree)}", checks, under, place)
             return
         piece = piece_at(data, 0)
         if isinstance(piece, str):

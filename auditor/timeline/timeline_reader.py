@@ -155,11 +155,14 @@ class _Block:
 
 
 def _kept[T](db: Database, size: int, sql: str, made: Callable[..., T]) -> Callable[[int], T]:
-    """Return what reads a row by its number; those that were asked for last are in memory."""
+    """Return what reads a row by its number; those that were asked for last are in memory. It raises an INDEX_ERROR."""
 
     def asked(number: int) -> T:
-        (row,) = db.execute(sql, (number,))
-        return made(*row)
+        try:
+            (row,) = db.execute(sql, (number,))
+            return made(*row)
+        except (TypeError, ValueError) as problem:
+            raise msgspec.DecodeError(f"row {number} is damaged: {problem}") from None
 
     return lru_cache(size)(asked)
 

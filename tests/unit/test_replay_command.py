@@ -130,10 +130,15 @@ def test_database_alone_says_what_it_cannot_tell(tmp_path: Path, capsys: pytest.
 
 
 # Its head is whole: what is wrong is found where it is read.
-def test_database_with_a_damaged_piece_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "damage", ["UPDATE piece SET value = x'c1'", "UPDATE piece SET value = NULL", "DELETE FROM piece"]
+)
+def test_database_with_a_damaged_piece_is_refused_by_name(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "index"
     assert run(eventful_tree(tmp_path / "tree").root, "--db", file) == 0
-    apsw.Connection(str(file)).execute("UPDATE piece SET value = x'c1'")
+    apsw.Connection(str(file)).execute(damage)
     assert run("--db", file, "--step", "event") == 2
     said = capsys.readouterr().err
     assert "[not-an-index]" in said

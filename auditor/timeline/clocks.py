@@ -141,6 +141,8 @@ class Ties(Gathering):
         self._read = read
         self._most: dict[tuple[Clock, Clock], Span] = {}
         """By how much, at most, the second clock is ahead of the first."""
+        self._met: dict[Clock, dict[str, set[Clock]]] = {}
+        """The clocks that each is tied to, by node: one that signs by a new epoch each time is met by all of them."""
         self._radius: dict[Clock, Span] = {}
         self._staleness = staleness
         self._in_bag: dict[tuple[str, Instant], dict[Clock, ClockReading]] = {}
@@ -157,7 +159,8 @@ class Ties(Gathering):
         None: nobody can tell.
         """
         by = max(by - self._staleness, -(self._bound(ahead, behind) or 0))
-        others = [each for each in self._radius if each[0] not in (ahead[0], behind[0])]
+        met = (*self._met.get(ahead, {}).items(), *self._met.get(behind, {}).items())
+        others = {each for node, clocks in met if node not in (ahead[0], behind[0]) for each in clocks}
         # Were the first right, these would be behind with the second; were the second right, ahead with the first.
         against_ahead = {
             each[0]
@@ -212,8 +215,9 @@ class Ties(Gathering):
         pair = _clock(cause), _clock(effect)
         gap = effect.midpoint_ns - cause.midpoint_ns
         self._most[pair] = min(gap, self._most.get(pair, gap))
-        for each in (cause, effect):
+        for each, other in ((cause, pair[1]), (effect, pair[0])):
             self._radius[_clock(each)] = max(each.radius_ns, self._radius.get(_clock(each), 0))
+            self._met.setdefault(_clock(each), {}).setdefault(other[0], set()).add(other)
 
     def stale(self, token: SignedTime) -> None:
         self._staleness = max(self._staleness, token.staleness_ns)

@@ -16,6 +16,7 @@ from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
 from tests.fault_injection.writer import Writer
+from tests.support.steps import steps
 from timeagent.signedtime import ClockStatus
 from timeagent.units import MS, SECOND
 
@@ -173,8 +174,24 @@ def test_clock_that_is_known_to_be_wrong_explains_what_proves_nothing_by_itself(
     assert words in judged.explanation
 
 
-def reading(node: str, instant: int) -> ClockReading:
-    return ClockReading(node, instant, 5 * MS, ClockStatus.SYNCHRONIZED, 1, 1, assumed=False)
+def reading(node: str, instant: int, epoch: int = 1) -> ClockReading:
+    return ClockReading(node, instant, 5 * MS, ClockStatus.SYNCHRONIZED, epoch, 1, assumed=False)
+
+
+# Each epoch is another clock, and a node may write any into what it signs.
+def test_epochs_of_a_clock_are_not_compared_each_with_each() -> None:
+    def judged(count: int) -> int:
+        ties = Ties(lambda _: None)
+        for epoch in range(count):
+            ties.tie(reading("n3", 30 * SECOND, epoch), reading("n1", 0))
+            ties.tie(reading("n2", 0), reading("n3", 30 * SECOND, epoch))
+        ties.tie(reading("n1", 0), reading("n2", SECOND))
+        ties.tie(reading("n2", 0), reading("n1", SECOND))
+        return steps(lambda: wrong.append(ties.wrong))
+
+    wrong: list[frozenset[str]] = []
+    assert judged(160) < 12 * judged(20)
+    assert wrong == [frozenset({"n3"})] * 2
 
 
 @pytest.mark.parametrize("story", all_plants()["radius-above-policy"], ids=lambda story: story.__name__)

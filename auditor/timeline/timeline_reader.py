@@ -68,6 +68,7 @@ CREATE TABLE posting (list INTEGER, key TEXT, part INTEGER, positions BLOB, more
 BLOCKS_AT_HAND: Final = 64
 PIECES_AT_HAND: Final = 256
 NAMES_AT_HAND: Final = 4_096
+FILES_AT_HAND: Final = 64
 
 
 class EventRow(NamedTuple):
@@ -177,6 +178,8 @@ class StoredEvents(Sequence[Event]):
             self._size = first // EVENT.itemsize
             self._count = number * self._size + rows // EVENT.itemsize
         self._db = db
+        self._files: dict[str, tuple[NDArray[np.uint32], Numbers]] = {}
+        """Of the files that were asked for last the positions, and where those begin, in order of that."""
         # Of the database, not of this: who lets go of a timeline lets go of the file.
         piece = "SELECT value FROM piece WHERE id = ?"
         self._block = _kept(db, BLOCKS_AT_HAND, "SELECT rows, leases FROM block WHERE number = ?", _Block)
@@ -271,8 +274,15 @@ class StoredEvents(Sequence[Event]):
             yield found, np.frombuffer(more, "<i8").reshape(-1, len(found))
 
     def beginning_at(self, where: Evidence) -> list[int]:
-        positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
-        return [int(each) for each in positions[offsets == where.offset]]
+        found = self._files.get(where.path)
+        if found is None:
+            positions, (offsets,) = self.listed_with(Posting.PATH, where.path)
+            order = np.argsort(offsets, kind="stable")
+            if len(self._files) >= FILES_AT_HAND:
+                self._files.clear()
+            found = self._files[where.path] = positions[order], offsets[order]
+        first, end = (np.searchsorted(found[1], where.offset, side) for side in ("left", "right"))
+        return found[0][first:end].tolist()  # type: ignore[no-any-return]
 
 
 _finding: Final = msgspec.json.Decoder(Finding)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from appliance.formats.shardmap import ShardMap
-from auditor.audit import audit
+from auditor.audit import audit, audit_with_timeline
+from auditor.evidence.finding import Evidence, found
 from auditor.evidence.tree import Tree
 from auditor.rules.endings import _forgotten
 from auditor.rules.history import SessionHistory, ShardRun
+from auditor.timeline.timeline_reader import StoredEvents
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import kept_together
+from tests.fault_injection.fixtures import small_tree
 from tests.support.by_rules import all_suspect
 from tests.support.steps import steps
 from timeagent.units import MS
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from auditor.evidence.finding import Finding
     from auditor.rules.history import ToldOfSession
+    from auditor.timeline.timeline_reader import Posting
 
 
 def test_gaps_of_a_ledger_are_not_gone_over_for_each_lease() -> None:
@@ -103,3 +107,20 @@ def test_maps_are_not_gone_over_for_each_lease(tmp_path: Path, monkeypatch: pyte
     with all_suspect():
         audit(Tree(tree.root))
     assert 0 < len(asked) < 20 + story.shard.sequence
+
+
+def test_events_of_a_file_are_not_gone_over_for_each_finding_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def listed_with(events: StoredEvents, posting: Posting, key: str) -> object:
+        asked.append(key)
+        return get(events, posting, key)
+
+    get = StoredEvents.listed_with
+    monkeypatch.setattr(StoredEvents, "listed_with", listed_with)
+    tree = small_tree(tmp_path)
+    findings = [found("r2-breach", str(n), "planted", [Evidence("ledger/x", n)]) for n in range(100)]
+    assert len(audit_with_timeline(Tree(tree.root), findings=findings)[1].findings) == 100
+    assert asked == ["ledger/x"]

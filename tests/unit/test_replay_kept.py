@@ -65,6 +65,7 @@ def near_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(keeping_module, "BLOCK_EVENTS", 5)
     monkeypatch.setattr(kept_module, "BLOCKS_AT_HAND", 3)
     monkeypatch.setattr(keeping_module, "PIECE_BYTES", 900)
+    monkeypatch.setattr(kept_module, "FILES_AT_HAND", 2)
     monkeypatch.setattr(kept_module, "STATES_APART", 2)
     monkeypatch.setattr(kept_module, "STATES_AT_HAND", 3)
     monkeypatch.setattr(layers_module, "WRITTEN_AT_HAND", 2)
@@ -461,7 +462,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.session", "max(initial=0)", "min(initial=0)"),
     (kept_module, "StoredEvents.until", "'<='", "'<'"),
     (kept_module, "StoredEvents.until", "number DESC'", "number'"),
-    (kept_module, "StoredEvents.beginning_at", "offsets == where.offset", "offsets >= where.offset"),
+    (kept_module, "StoredEvents.beginning_at", "[first:end]", "[first:]"),
     (kept_module, "StoredEvents.lists", "part < ?", "part <= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % self._size", "(number + 1) % self._size"),
     (keeping_module, "TimelineWriter._finish", "rows['kind'], rows['instant']", "rows['instant'], rows['kind']"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappush, heappushpop
 from typing import Any, Final
 
 from appliance.formats.framing import Piece, open_frame, piece_at
@@ -340,11 +341,12 @@ def newest_delivered(
         return []
     found: list[Delivered] = []
     for event in timeline.delivered_backwards(log, known.horizon_ns):
-        if len(found) >= newest and event.newest_accepted_ns < found[-newest].timestamp_ns:
+        if len(found) == newest and event.newest_accepted_ns < found[0].timestamp_ns:
             break
         if domain is None or any(name == domain for name, _ in event.leases):
-            found = sorted([*found, *_messages(event, tree)])[-newest:]
-    return found
+            for each in _messages(event, tree):
+                (heappush if len(found) < newest else heappushpop)(found, each)
+    return sorted(found)
 
 
 def _messages(event: FrameWritten, tree: Tree) -> Iterator[Delivered]:

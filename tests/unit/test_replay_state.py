@@ -15,7 +15,7 @@ from auditor.audit import audit
 from auditor.columns.events import BagClosed, FrameWritten, LeaseTold, MapFollowed, RunResumed, event_words
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.timeline.report import newest_delivered, text_lines
+from auditor.timeline.report import Delivered, newest_delivered, text_lines
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
@@ -335,9 +335,29 @@ def test_newest_deliveries_come_in_the_order_of_readers(tmp_path: Path) -> None:
     every = newest_delivered(timeline, state, reading, "orders", newest=10)
     assert [each.timestamp_ns for each in every] == sorted(each.timestamp_ns for each in every)
     assert len(every) == state.logs["orders"].delivered == 4
-    assert newest_delivered(timeline, state, reading, "orders", newest=1) == every[-1:]
+    for newest in (1, 2, 3, 4):
+        assert newest_delivered(timeline, state, reading, "orders", newest=newest) == every[-newest:]
     assert newest_delivered(timeline, state, reading, "orders", newest=9, domain="bob") == []
     assert newest_delivered(timeline, timeline.state_at(timeline.start_ns), reading, "orders", newest=9) == []
+
+
+def test_newest_deliveries_are_not_sorted_anew_for_each_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(one: Delivered, other: Delivered) -> bool:
+        comparisons.append(None)
+        return get(one, other)
+
+    comparisons: list[None] = []
+    get = Delivered.__lt__
+    monkeypatch.setattr(Delivered, "__lt__", compared)
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    for _ in range(60):
+        story.tree.advance(MS)
+        story.writer.publish(story.grid, lease, payloads=[b"one"])
+    tree = story.done()
+    timeline = timeline_in(tree)
+    assert len(newest_delivered(timeline, timeline.state_at(), Tree(tree.root), "orders", newest=100)) == 62
+    assert len(comparisons) < 1_000
 
 
 @pytest.mark.parametrize("share", shares(SHARES))

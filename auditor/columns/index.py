@@ -21,7 +21,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
 from ..evidence.finding import Evidence, Verdict
-from .layout import ENTRIES, FRAMES, NAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool
+from .layout import ENTRIES, FRAMES, NAMES, USES, Chunk, Column, HeadName, Numbering, RowBucket, Spool
 from .parts import HeadRow, Part
 
 _FIGURES: Final = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence", "staying")
@@ -101,6 +101,8 @@ class Index:
         self._unread: dict[str, set[tuple[int, int]]] = {}
         self._logs: Numbering[str] = Numbering()
         self._bags = [np.zeros(0, _BAG)]
+        self._of_logs: list[tuple[NDArray[np.void], Column, Column]] = []
+        """Of each log the bags, where each begins, and until where it and those before it reach: for ``_within``."""
         self._chunks: dict[tuple[str, int], list[tuple[int, Chunk]]] = {}
 
     def take(self, part: Part, base: int = 0) -> None:
@@ -191,7 +193,10 @@ class Index:
         """Return all bags, log by log, in order."""
         if len(self._bags) > 1:
             bags = np.concatenate(self._bags)
-            self._bags = [bags[np.lexsort((bags["start"], bags["log"]))]]
+            bags = bags[np.lexsort((bags["start"], bags["log"]))]
+            of_each = np.split(bags, np.flatnonzero(np.diff(bags["log"])) + 1)
+            self._of_logs = [(each, each["start"].copy(), np.maximum.accumulate(each["end"])) for each in of_each]
+            self._bags = [bags]
         return self._bags[0]
 
     def closings(self) -> Iterator[tuple[str, int, int]]:
@@ -201,14 +206,16 @@ class Index:
         for log, start, closed in zip(*(bags[each].tolist() for each in ("log", "start", "closed_ns")), strict=True):
             yield logs[log], start, closed
 
-    def _within(self, first_ns: int, last_ns: int) -> NDArray[np.void]:
-        """Return the bags that hold one of some instants."""
-        bags = self._all_bags()
-        return bags[(bags["start"] <= last_ns) & (bags["end"] > first_ns)]
+    def _within(self, first_ns: int, last_ns: int) -> Iterator[NDArray[np.void]]:
+        """Yield of each log the bags that hold one of some instants."""
+        self._all_bags()
+        for bags, starts, reached in self._of_logs:
+            near = bags[np.searchsorted(reached, first_ns, "right") : np.searchsorted(starts, last_ns, "right")]
+            yield near[near["end"] > first_ns]
 
     def bags_within(self, first_ns: int, last_ns: int) -> tuple[bool, bool]:
         """Return (some bag that holds one of these instants is open, some was closed with what cannot be read)."""
-        bags = self._within(first_ns, last_ns)
+        bags = np.concatenate([np.zeros(0, _BAG), *self._within(first_ns, last_ns)])
         return not bags["closed"].all(), bool(bags["blind"].any())
 
     def all_closed(self, first_ns: int, last_ns: int) -> bool:
@@ -217,17 +224,15 @@ class Index:
         A bag that is not there proves nothing in a rack without its seal: it may have been made after the copy had
         listed the rack, though bags after it, copied later, are closed.
         """
-        bags = self._within(first_ns, last_ns)
-        bags = bags[bags["closed"]]
-        for number in range(len(self._logs.values)):
-            reached, of_log = first_ns, bags[bags["log"] == number]
-            for start, end in zip(of_log["start"].tolist(), of_log["end"].tolist(), strict=True):
+        for bags in self._within(first_ns, last_ns):
+            reached, closed = first_ns, bags[bags["closed"]]
+            for start, end in zip(closed["start"].tolist(), closed["end"].tolist(), strict=True):
                 if start > reached:
                     break
                 reached = max(reached, end)
             if reached <= last_ns:
                 return False
-        return bool(self._logs.values)
+        return bool(self._of_logs)
 
     def is_unread(self, writer: str, first_ns: int, last_ns: int) -> bool:
         """Whether a frame of a writer with a timestamp in [first, last] may be in a file that cannot be read.

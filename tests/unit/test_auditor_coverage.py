@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -84,3 +86,36 @@ def test_nothing_is_said_of_what_may_not_have_been_closed_yet() -> None:
 
 def test_without_any_log_nothing_is_gone() -> None:
     assert Coverage(Index(), SETTLED_NS).missing_frame(FIRST_NS, LAST_NS) is Verdict.INDETERMINATE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bags_of_any_spans_are_found_as_if_each_were_looked_at(seed: int) -> None:
+    draw = random.Random(seed)
+    spans = [
+        (
+            draw.choice(["mails", "lines"]),
+            start,
+            start + draw.choice([1, 10, 90, 2**62]),
+            draw.random() < 0.9,
+            draw.random() < 0.1,
+        )
+        for start in (draw.randrange(100, 400) for _ in range(draw.randrange(40)))
+    ]
+    index = tree(*spans)
+    for first in range(90, 500, 7):
+        last = first + draw.randrange(60)
+        near = [each for each in spans if each[1] <= last and each[2] > first]
+        assert index.bags_within(first, last) == (not all(each[3] for each in near), any(each[4] for each in near))
+
+
+# A tree of which one log is read names all that was written to the others as missing.
+def test_all_bags_are_not_gone_over_for_each_frame_that_is_missing() -> None:
+    index = tree(*whole("lines", *range(100, 2_000_000, 100)), ("mails", 0, 2**63 - 1, True, True))
+    coverage = Coverage(index, SETTLED_NS)
+    assert coverage.missing_within(1_000_050, 1_000_150) is None
+    tracemalloc.start()
+    try:
+        assert coverage.missing_frame(1_000_050, 1_000_150) is coverage.missing_within(1_000_050, 1_000_150) is None
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()

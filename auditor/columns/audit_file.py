@@ -24,7 +24,7 @@ from .parts import PARTS, Part, Unit
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 16
+INDEX_FORMAT: Final = 17
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 type Database = apsw.Connection
 READ_CACHE_KIB: Final = 8 * 1024

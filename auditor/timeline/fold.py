@@ -149,16 +149,16 @@ class Working:
             )
 
     def _session(self, event: SessionTold) -> None:
-        witness = event.witness
-        known = self.sessions.get(witness.session_id, SessionState(0))
-        expiry = max(known.expiry_ns, witness.expiry_ns)
-        self.sessions[witness.session_id] = replace(known, expiry_ns=expiry)
+        name = event.place[1] + event.witness.session_id
+        known = self.sessions.get(name, SessionState(0))
+        self.sessions[name] = replace(known, expiry_ns=max(known.expiry_ns, event.witness.expiry_ns))
 
     def _session_over(self, event: SessionOver) -> None:
         ending = event.ending
-        known = self.sessions.get(ending.session_id)
+        name = event.place[1] + ending.session_id
+        known = self.sessions.get(name)
         if known is not None:
-            self.sessions[ending.session_id] = replace(known, ending=ending, expiry_ns=ending.expiry_ns)
+            self.sessions[name] = replace(known, ending=ending, expiry_ns=ending.expiry_ns)
 
     def _ceiling(self, event: CeilingLinked) -> None:
         record, known = event.record, self.shards.get(event.shard)

@@ -338,6 +338,7 @@ class StateAt:
     """Those whose evidence was complete by then."""
     domains: DomainLayer
     sessions: Mapping[bytes, SessionState]
+    """By the run of the shard, and the id behind it: who runs another may choose the same."""
     shards: Mapping[ShardName, ShardState]
     logs: Mapping[str, LogState]
     bags: BagLayer
@@ -368,7 +369,7 @@ class StateAt:
     def session_of(self, lease: LeaseState) -> SessionState | None:
         """Return the session lease that a lease was taken under, if there is one that is known."""
         name = lease.witness.session_id
-        return None if name is None else self.sessions.get(name)
+        return None if name is None else self.sessions.get(lease.told.place[1] + name)
 
     def expiry(self, lease: LeaseState) -> Instant:
         """Return when a lease expires: under a session, when that does."""

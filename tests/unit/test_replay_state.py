@@ -18,6 +18,7 @@ from auditor.evidence.tree import Tree
 from auditor.timeline.report import Delivered, newest_delivered, text_lines
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline
+from tests.fault_injection import sessions
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, flip
 from tests.fault_injection.moving import Move
@@ -415,6 +416,23 @@ def test_lease_under_a_session_stands_and_ends_with_it(tmp_path: Path) -> None:
     state = timeline.state_at(dropped - 1)
     ((under,),) = [state.domains[name].leases for name in state.domains.standing()]
     assert state.expiry(under) == start + 30 * SECOND
+
+
+# Whoever runs a shard chooses the ids of its session leases: those of another shard are none of its business.
+def test_lease_does_not_end_with_another_shards_session_of_that_id(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    session = sessions.begin(story.shard, story.writer)
+    sessions.under(session, "alice", story.writer)
+    expiry = session.witness.expiry_ns
+    other = Shard(story.tree, "n2", number=1)
+    change = {"session_id": session.witness.session_id, "expiry_ns": expiry + SECOND}
+    strange = sessions.begin(other, story.writer, change)
+    story.tree.advance(MS)
+    sessions.end(strange)
+    state = timeline_in(story.tree).state_at()
+    assert only_lease(state) is LeasePhase.HELD
+    ((lease,),) = [state.domains[name].leases for name in state.domains.standing()]
+    assert state.expiry(lease) == expiry
 
 
 def test_open_bag_stops_a_reader_though_a_later_one_is_closed(tmp_path: Path) -> None:

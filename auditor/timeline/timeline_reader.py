@@ -420,9 +420,9 @@ class Timeline:
     def session(self, run: bytes, identifier: bytes) -> tuple[Instant, SessionOver | None] | None:
         """Return the latest expiry of a session lease, and its end, if either is known."""
         key = session_key(run, identifier)
-        expiry = int(self.events.listed_with(Posting.SESSION, key)[1].max(initial=0))
+        _, until = self.events.listed_with(Posting.SESSION, key)
         over = self._one(SessionOver, Posting.SESSION_OVER, key, last=True)
-        return (expiry, over) if expiry or over else None
+        return (int(until.max(initial=0)), over) if until.size or over else None
 
     def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
         """Return a record of a ceiling chain; of two with one number the first."""

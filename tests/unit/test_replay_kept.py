@@ -28,6 +28,7 @@ from auditor.explain.context import Traces
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
+from tests.fault_injection import sessions
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.faults_trust import ending
@@ -224,6 +225,15 @@ def test_simulated_tree_is_the_same_from_a_database(scenario: str, tmp_path: Pat
         write_tree(world, tmp_path / str(seed))
         memory, kept = both(tmp_path / str(seed), tmp_path / f"{seed}.db", signatures=Signatures())
         same(memory, kept.timeline, random.Random(seed))
+
+
+def test_session_lease_that_expired_in_1970_is_known_too(tmp_path: Path) -> None:
+    story = Story(tmp_path / "tree")
+    session = sessions.begin(story.shard, story.writer, {"expiry_ns": 0})
+    sessions.under(session, "alice", story.writer)
+    memory, kept = both(story.tree.root, tmp_path / "index")
+    assert kept.timeline.session(story.shard.incarnation, session.witness.session_id) == (0, None)
+    same(memory, kept.timeline, random.Random(9))
 
 
 def test_tree_is_not_needed(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from appliance.formats.framing import OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, SEAL_BYTES_MAX, Kind, pieces
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.units import MINUTE, Instant, Span
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 _TRIES: Final = 5
+PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
+"""Up to so many all bytes of an object are read; of a larger one what is whole, as on a mount."""
 
 
 class ObjectStatus(NamedTuple):
@@ -46,7 +49,10 @@ class Bucket(Protocol):
         """Put an object where there is none. False: refused, because there is one, or may be one in a moment."""
 
     def get(self, key: str, offset: int = 0, limit: int | None = None) -> bytes | None:
-        """Return an object's bytes, or at most ``limit`` of them from an offset; None if it is not there."""
+        """Return an object's bytes, or at most ``limit`` of them from an offset; None if it is not there.
+
+        Without a limit, of one of more than PIECE_BYTES_MAX at least one byte more than that.
+        """
 
     def status(self, key: str) -> ObjectStatus | None:
         """Return what is known of an object; None if it is not there."""
@@ -78,10 +84,21 @@ class ObjectStorage:
         return sorted(self._bucket.names("" if directory == "." else directory))
 
     def read(self, path: str) -> bytes | None:
-        return self._bucket.get(path)
+        data = self._bucket.get(path)
+        return data if data is None or len(data) <= PIECE_BYTES_MAX else b"".join(self._whole_pieces(path))
+
+    def _whole_pieces(self, path: str) -> Iterator[bytes]:
+        """Yield the pieces that an object begins with, or its beginning: somebody may put one of any size."""
+        offset = 0
+        while found := pieces(data := self._bucket.get(path, offset, PIECE_BYTES_MAX) or b"")[0]:
+            yield data[: found[-1].end]
+            offset += found[-1].end
+        if not offset:
+            is_seal = data[4:5] == bytes((Kind.SEAL,))
+            yield self._bucket.get(path, 0, SEAL_BYTES_MAX + OVERHEAD_BYTES) or b"" if is_seal else data
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
-        return (self._bucket.get(_key(directory, name)) for name in names)
+        return (self.read(_key(directory, name)) for name in names)
 
     def size_of(self, path: str) -> int | None:
         status = self._bucket.status(path)
@@ -130,7 +147,7 @@ class ObjectStorage:
         for _ in range(_TRIES):
             if self._bucket.put(path, data):
                 return True
-            there = self._bucket.get(path)
+            there = self._bucket.get(path, 0, len(data) + 1 if len(data) > PIECE_BYTES_MAX else None)
             if there is not None:
                 return there == data
         raise Environment("store-busy", f"put {path}: refused {_TRIES} times, and there is nothing", hint="ask again")
@@ -195,7 +212,10 @@ class RemoteBucket:
     def get(self, key: str, offset: int = 0, limit: int | None = None) -> bytes | None:
         try:
             if limit is None:
-                return bytes(self._library.get(self._store, key).bytes())
+                found = self._library.get(self._store, key)
+                if found.meta["size"] <= PIECE_BYTES_MAX:
+                    return bytes(found.bytes())
+                limit = PIECE_BYTES_MAX + 1
             size = self._library.head(self._store, key)["size"]
             length = min(limit, size - offset)
             if length <= 0:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from appliance.bag import objects
 from appliance.bag.objects import ObjectStorage, RemoteBucket
 from appliance.bag.ports import Published
+from appliance.formats.framing import Kind, pack
 from tests.support.object_store import MemoryBucket, Mishap, S3Server, s3_server
 from timeagent.errors import BadConfiguration, Damaged, Environment
 
@@ -59,6 +61,20 @@ def test_files_of_a_directory_are_read_one_after_another(storage: ObjectStorage)
     storage.publish("a/x", b"1", "tmp")
     storage.publish("a/y", b"22", "tmp")
     assert list(storage.read_each("a", ["y", "z", "x"])) == [b"22", None, b"1"]
+
+
+# To read it whole would take all memory, and more time than a request has, of everybody who closes its bag.
+def test_of_an_object_of_any_size_the_pieces_are_read_that_it_begins_with(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "PIECE_BYTES_MAX", 100)
+    whole = b"".join(pack(Kind.FRAME, bytes(size)) for size in (10, 20, 30, 72))
+    seal = pack(Kind.SEAL, bytes(101))
+    for name, data in (("begun", whole + bytes(900)), ("empty", bytes(900)), ("lock", whole), ("seal", seal)):
+        assert storage.publish(f"a/{name}", data, "tmp") is Published.WON
+        assert storage.publish(f"a/{name}", data, "tmp") is Published.WON  # its own put, of which the reply was lost
+        assert storage.publish(f"a/{name}", data[:-1], "tmp") is Published.LOST
+    assert list(storage.read_each("a", ["begun", "lock", "empty", "seal"])) == [whole, whole, bytes(100), seal]
 
 
 def test_range_of_a_file_ends_where_the_file_does(storage: ObjectStorage) -> None:

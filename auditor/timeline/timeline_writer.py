@@ -542,9 +542,10 @@ def keep_timeline(writer: TimelineWriter, audited: Audit, records: ClusterRecord
         policy = records.newest_policy
         head = {"state": state.hex() if state else "", "policy": encode(policy).hex() if policy is not None else ""}
         writer.write().state_at()
-    keep_findings(db, audited.findings)
-    head["audit"] = msgspec.to_builtins(replace(audited, findings=()))
-    db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (msgspec.json.encode(head),))
+    with db:  # all of it or, where this is interrupted, nothing: what was there is kept then
+        keep_findings(db, audited.findings)
+        head["audit"] = msgspec.to_builtins(replace(audited, findings=()))
+        db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (msgspec.json.encode(head),))
 
 
 def keep_findings(db: Database, findings: Iterable[Finding]) -> None:

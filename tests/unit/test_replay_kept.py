@@ -382,6 +382,23 @@ def test_file_of_an_audit_that_was_killed_is_refused_with_the_way_out(tmp_path: 
     assert open_audited(file).timeline.state_at().logs
 
 
+def test_findings_of_an_audit_that_was_interrupted_are_not_taken_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    tree, file = granted_while_held(tmp_path / "tree"), tmp_path / "index"
+    before = both(tree.root, file)[1].audit
+    close()
+    monkeypatch.setattr(keeping_module, "StoredEvents", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        audit(Tree(tree.root), signatures=SIGNATURES, options=Options(index_file=file, timeline=True))
+    OPEN.append(open_audited(file))
+    assert before.findings
+    assert OPEN[0].audit == before
+
+
 # Bits of a database change, and it does not say so.
 @pytest.mark.parametrize(
     "damage", ["UPDATE timeline SET value = '{'", "INSERT INTO part VALUES (CAST(x'ff' AS TEXT), x'', x'')"]

@@ -16,12 +16,10 @@ from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged, Environment
 
-from .tree import LINK, NOT_REGULAR, TOPS, ListedTree, Opened, Tree, is_hidden, text_of_bytes
+from .tree import LEVELS_MAX, LINK, NOT_REGULAR, TOPS, ListedTree, Opened, Tree, is_hidden, text_of_bytes
 
 NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""
-LEVELS_MAX: Final = 16
-"""Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
 _ENCODING: Final = ("utf-8", "surrogateescape")
 """What names in it are read by, whatever the locale is."""
 _FOLDED: Final = re.compile(r"(s3|gs|az):/(?=[^/])")

@@ -79,6 +79,8 @@ def name_of(text: str) -> str:
 WINDOW_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 3
 """Days, racks and bags below a log."""
+LEVELS_MAX: Final = 16
+"""Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
 READ_BYTES_MAX: Final = 4 * 1024**3
 """So much is read at once, and no more: a file with holes may state any size."""
 PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
@@ -243,11 +245,10 @@ class Tree:
 
     def hides(self, path: str) -> bool:
         """Whether a file, or a directory that it would be in, could not be read: then its absence is none."""
-        while path:
-            if path in self.unreadable:
-                return True
-            path = path.rpartition("/")[0]
-        return False
+        levels = path.split("/", LEVELS_MAX)  # somebody may list a name of millions of slashes
+        return path in self.unreadable or any(
+            "/".join(levels[:count]) in self.unreadable for count in range(1, len(levels))
+        )
 
     def _cannot(self, path: str, why: str) -> None:
         """Remember why something cannot be read, unless that is known."""

@@ -124,3 +124,13 @@ def test_events_of_a_file_are_not_gone_over_for_each_finding_in_it(
     findings = [found("r2-breach", str(n), "planted", [Evidence("ledger/x", n)]) for n in range(100)]
     assert len(audit_with_timeline(Tree(tree.root), findings=findings)[1].findings) == 100
     assert asked == ["ledger/x"]
+
+
+def test_directories_of_a_made_up_path_are_not_looked_for_one_by_one(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.unreadable["logs/a"] = "it is a link"
+    assert tree.hides("logs/a")
+    assert tree.hides("logs/a" + "/x" * 100_000)
+    found: list[bool] = []
+    assert steps(lambda: found.append(tree.hides("logs/b" + "/x" * 100_000))) < 100
+    assert found == [False]

@@ -149,7 +149,13 @@ class ClusterRecords:
 
     def unknown(self, kind: Kind, number: int) -> bool:
         """Whether a number is none of a policy or trust record, as far as the copy goes: it lies beyond the newest."""
-        return not 1 <= number <= max(self.there(kind).keys() | self.rejected.get(kind, set()), default=0)
+        return not 1 <= number <= self._newest[kind]
+
+    @cached_property
+    def _newest(self) -> dict[Kind, int]:
+        """The highest number of each kind, of records that hold or not: anybody may put there any number of files."""
+        every = {kind: self.there(kind).keys() | self.rejected.get(kind, set()) for kind, *_ in REGISTERS}
+        return {kind: max(numbers, default=0) for kind, numbers in every.items()}
 
     def keyring(self, number: int) -> Keyring | None:
         """Return the keys of a trust record; where it is missing, all there are, from whenever until whenever.

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from appliance.formats.framing import Kind
 from appliance.formats.shardmap import ShardMap
 from auditor.audit import audit, audit_with_timeline
 from auditor.evidence.finding import Evidence, found
+from auditor.evidence.records import ClusterRecords
 from auditor.evidence.tree import Tree
 from auditor.rules.endings import _forgotten
 from auditor.rules.history import SessionHistory, ShardRun
@@ -134,3 +136,18 @@ def test_directories_of_a_made_up_path_are_not_looked_for_one_by_one(tmp_path: P
     found: list[bool] = []
     assert steps(lambda: found.append(tree.hides("logs/b" + "/x" * 100_000))) < 100
     assert found == [False]
+
+
+def test_records_that_are_none_are_not_gone_over_for_each_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Kind] = []
+
+    def there(records: ClusterRecords, kind: Kind) -> object:
+        asked.append(kind)
+        return get(records, kind)
+
+    get = ClusterRecords.there
+    monkeypatch.setattr(ClusterRecords, "there", there)
+    records = ClusterRecords(bytes(16), None, pinned=False, rejected={Kind.POLICY: {1, 7}})
+    assert [records.unknown(Kind.POLICY, number) for number in (0, 1, 7, 8)] == [True, False, False, True]
+    assert all(records.unknown(Kind.TRUST, number) for number in range(100))
+    assert len(asked) < 10

@@ -47,7 +47,8 @@ def _opened(path: Path, flags: int) -> Database:
 def open_index(path: Path) -> Database:
     """Open the file of an audit to read, as it is now: who writes to it waits until this is closed.
 
-    Raises BadRequest with the way out for what is none, is of another format, or is being written.
+    Raises BadRequest with the way out for what is none, is of another format, or is being written; Environment where it
+    cannot be read.
     """
     again = "make it with: tenure audit PATH --db FILE"
     if not path.is_file():
@@ -69,6 +70,8 @@ def open_index(path: Path) -> Database:
     except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
         hint = "wait for the audit that writes it; where none does, one was killed: audit into it again"
         raise BadRequest("index-in-use", f"{path} cannot be read: {problem}", hint=hint) from None
+    except apsw.Error as problem:
+        raise index_problem(path, problem) from None
     return db
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import apsw
@@ -47,7 +48,6 @@ from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from auditor.columns.events import Event
     from auditor.evidence.finding import Finding
@@ -296,6 +296,12 @@ def test_what_is_no_index_is_refused_with_a_way_out(tmp_path: Path) -> None:
     apsw.Connection(str(tmp_path / "other")).execute("CREATE TABLE mine (x)")
     assert refusal(tmp_path / "other") == "not-an-index"
     assert not (tmp_path / "absent").exists()
+
+
+# Linux lets nobody read where this begins: as a disk, or a mount, that fails.
+def test_index_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(Environment, match="/proc/self/mem failed: disk I/O error"):
+        open_audited(Path("/proc/self/mem"))
 
 
 def test_index_of_another_format_is_named_and_the_next_audit_begins_it_anew(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ class _Process:
         if said == _GONE:
             return None
         why = said[1:].decode() or "the process that fetches has ended"
-        raise Environment("store-failed", why, hint="check the address, the keys and the way")
+        named = "no file can be named so: move that object away"  # it lists nothing where there is one
+        hint = named if "object with invalid path" in why else "check the address, the keys and the way"
+        raise Environment("store-failed", why, hint=hint)
 
     def close(self) -> None:
         for each in (self._control, *self._ways):

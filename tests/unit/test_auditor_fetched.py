@@ -104,6 +104,14 @@ def test_object_in_the_place_of_a_directory_is_named_but_for_the_empty_one_of_a_
         FetchedTree("s3://bucket")
 
 
+@pytest.mark.parametrize("key", ["a//b", "a/../b", "a/\x1b[2J"])
+def test_object_that_no_file_can_be_named_as_is_named_with_the_way_out(server: S3Server, key: str) -> None:
+    server.objects[key] = b"anybody's"
+    with pytest.raises(Environment, match="invalid path") as caught:
+        FetchedTree("s3://bucket")
+    assert "move that object away" in caught.value.hint
+
+
 def test_address_that_holds_nothing_is_no_empty_tree(server: S3Server) -> None:
     with pytest.raises(Environment, match="s3://bucket/nothing"):
         FetchedTree("s3://bucket/nothing")

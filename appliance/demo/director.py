@@ -19,21 +19,20 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.writing import Committed
-from appliance.cluster import Cluster
-from appliance.demo.bank import LOG, Books, Opening, account, encode
-from appliance.demo.machines import PATIENCE_NS, Event, Machine
-from appliance.demo.rogue import EARLY_DOMAIN
-from appliance.formats.framing import CHECKSUM_BYTES, Kind
-from appliance.formats.paths import LOCK
-from appliance.formats.stamped import stamp
 from timeagent.clock import MachineClock
 from timeagent.errors import Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, Span, span_text
 
 from ..bag.logs import BagView, ClosingState, racks_there, view_rack
+from ..bag.writing import Committed
+from ..cluster import Cluster
 from ..formats.closed import open_lock
-from .machines import DemoPlace
+from ..formats.framing import CHECKSUM_BYTES, Kind
+from ..formats.paths import LOCK
+from ..formats.stamped import stamp
+from .bank import LOG, Books, Opening, account, encode
+from .machines import PATIENCE_NS, DemoPlace, Event, Machine
+from .rogue import EARLY_DOMAIN
 
 ACCOUNTS: Final = 12
 OPENING_AMOUNT: Final = 100

@@ -19,20 +19,20 @@ import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
-from appliance.cluster import Cluster
-from appliance.demo.bank import LOG, Transfer, account, encode, say
-from appliance.formats.lease import Holder
-from appliance.formats.witness import SignedWitness, sign_batch
-from appliance.lease.decisions import decide
-from appliance.lease.domain import Bounds, Break, Command, Decision, Free, Grant, State
 from timeagent.errors import LeaseLost
 from timeagent.keys import Signer
 from timeagent.units import HOUR, TimeInterval
 
 from ..bag.ports import Published, Storage
 from ..bag.roots import parse_root, storage_at
+from ..cluster import Cluster
 from ..daemon.daemon import Node
+from ..formats.lease import Holder
+from ..formats.witness import SignedWitness, sign_batch
+from ..lease.decisions import decide
+from ..lease.domain import Bounds, Break, Command, Decision, Free, Grant, State
 from ..session.open_logs import LogBook
+from .bank import LOG, Transfer, account, encode, say
 
 EARLY_DOMAIN: Final = "demo/given-away"
 """The domain that the rogue shard gives away; the demo's map decides which shard that is."""

@@ -27,12 +27,10 @@ from typing import Final
 
 import msgspec
 
-from timeagent.clock import MachineClock
-from timeagent.errors import BadTime, Damaged
-from timeagent.units import DAY, MS, SECOND, Span, span_text
-
-from ..errors import BadConfiguration
+from ..clock import MachineClock
+from ..errors import BadConfiguration, BadTime, Damaged
 from ..sources.port import Endpoint, Exchange, Sample, UdpExchange, offset_between, parse_endpoint
+from ..units import DAY, MS, SECOND, Span, span_text
 from .malfeasance import RoughChain
 
 LIST_BYTES_MAX: Final = 1024 * 1024

@@ -32,11 +32,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from timeagent.clock import MachineClock, drift_ns
-from timeagent.errors import BadTime
-from timeagent.units import MS, SECOND, Instant, Span, span_text
-
-from ..units import TimeInterval
+from ..clock import MachineClock, drift_ns
+from ..errors import BadTime
+from ..units import MS, SECOND, Instant, Span, TimeInterval, span_text
 from .port import Exchange, Sample
 
 LOCAL_REFERENCE: Final = 0x7F7F0101

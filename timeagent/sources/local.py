@@ -7,11 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from timeagent.clock import MachineClock
-from timeagent.errors import BadTime, TenureError
-from timeagent.units import MS, US, Instant, Span
-
-from ..units import TimeInterval
+from ..clock import MachineClock
+from ..errors import BadTime, TenureError
+from ..units import MS, US, Instant, Span, TimeInterval
 from .port import Sample, offset_between
 
 SLEW_ALLOWANCE_NS: Final = MS

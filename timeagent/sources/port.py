@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from timeagent.clock import SystemClock
-from timeagent.errors import BadTime, Environment
-from timeagent.units import SECOND, Instant, Span
-
-from ..units import TimeInterval
+from ..clock import SystemClock
+from ..errors import BadTime, Environment
+from ..units import SECOND, Instant, Span, TimeInterval
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
-        yield TabLine(self.top.main.NAME if not self.NAME else self.NAME, SCREENS, writable=self.top.writable)
+        yield TabLine(self.NAME or self.top.main.NAME, SCREENS, writable=self.top.writable)
         with Vertical(id="body"):
             yield from self.parts()
             if self.FILTERS:

@@ -13,8 +13,7 @@ from timeagent.showing import UNICODE
 from tui.app import TopScreen
 from tui.model import findings, replaying
 from tui.model.state import Cell
-from tui.model.words import BAG_CELLS, CONDITION_CELLS
-from tui.widgets import bag_grid
+from tui.model.words import BAG_CELLS, CONDITION_CELLS, DAMAGED
 
 
 def symbols(*tables: dict[Any, Cell]) -> tuple[str, ...]:
@@ -24,7 +23,7 @@ def symbols(*tables: dict[Any, Cell]) -> tuple[str, ...]:
 MARKS: dict[str, tuple[str, ...]] = {
     "1": symbols(CONDITION_CELLS, BAG_CELLS),
     "2": symbols(CONDITION_CELLS),
-    "3": (*symbols(BAG_CELLS), bag_grid.DAMAGED),
+    "3": (*symbols(BAG_CELLS), DAMAGED),
     "4": ("●", "◐", "✗", "·", "…", "├━━┤", UNICODE.beyond_low, UNICODE.beyond_high, UNICODE.shared),
     "5": tuple(mark for mark, _ in (*findings.FINDING_MARKS.values(), *findings.CHECKED.values())),
     "6": (
@@ -37,7 +36,7 @@ MARKS: dict[str, tuple[str, ...]] = {
             replaying.SETTLE,
         ),
         *(*replaying.SCRUBBER_MARKS.values(), replaying.CURSOR, replaying.ON_FINDING),
-        *(*replaying.BAG_MARKS.values(), replaying.DAMAGED, *map(str.strip, replaying.EVENT_MARKS.values())),
+        *(*replaying.BAG_MARKS.values(), DAMAGED, *map(str.strip, replaying.EVENT_MARKS.values())),
     ),
 }
 

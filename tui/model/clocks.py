@@ -40,9 +40,6 @@ class Agreement:
         return not self.compared or (self.common is not None and not self.outside)
 
 
-_PAIR: Final = 2
-
-
 def agreement(clocks: Sequence[NodeClock]) -> Agreement:
     """Return what as many clocks as possible have in common, more than half of them at least (Marzullo)."""
     known = [(clock.node, clock.ahead) for clock in clocks if clock.ahead is not None]
@@ -67,7 +64,7 @@ def agreement_words(found: Agreement) -> str:
     rest = f"; of {found.not_known} more nothing is known" if found.not_known else ""
     if found.common is None:
         pair = f"{' and '.join(found.compared)} have no instant in common"
-        said = pair if count == _PAIR else f"no majority of {count} clocks has an instant in common"
+        said = pair if count == 2 else f"no majority of {count} clocks has an instant in common"  # noqa: PLR2004 - a pair
         return f"{said}: one clock at least is outside its bound{rest}"
     if count == 1:
         return f"only {found.compared[0]} says what time it is: nothing to compare it with{rest}"

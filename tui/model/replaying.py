@@ -28,7 +28,7 @@ from timeagent.units import DAY, MINUTE, MS, SECOND, Instant, Span, parse_instan
 
 from .state import Cell, Tone
 from .tables import fitted, merged
-from .words import clock_text
+from .words import DAMAGED, clock_text
 
 if TYPE_CHECKING:
     from auditor.evidence.tree import Tree
@@ -316,7 +316,6 @@ BAG_MARKS: Final = {
     BagPhase.PACKED: "▣",
 }
 BAG_MARK_WORDS: Final = "▯ open  ◫ due  ◧ closing  ■ closed  ▣ sealed"
-DAMAGED: Final = "✗"
 EVENT_MARKS: Final = {Tone.BAD: "✗ ", Tone.WARN: "! "}
 REPLAY_LEGENDS: Final = (
     ("Record", SCRUBBER_LEGEND),

@@ -253,9 +253,8 @@ BAG_CELLS: Final = {
     ClosingState.OPEN: Cell("▯", Tone.GOOD),
 }
 """By how much each wants to be looked at. None: nobody wrote."""
+DAMAGED: Final = "✗"
 BAG_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote"
-
-
 UNFINISHED: Final = (ClosingState.OPEN, ClosingState.CLOSING)
 
 
@@ -287,7 +286,6 @@ def log_words(log: LogView, now: TimeInterval) -> Cell:
     return Cell(words + (f"; {overdue} overdue !" if overdue else ""), Tone.WARN if overdue else Tone.PLAIN)
 
 
-DIGITS: Final = 3
 DAY_SHOWN_NS: Final = 18 * 3600 * SECOND
 """An instant that is further away than this from what is looked at is shown with its day."""
 
@@ -302,7 +300,7 @@ def moment(instant: Instant | None, near: Instant | None = None) -> str:
     if instant == 0:
         return "none"
     if near is not None and abs(instant - near) < DAY_SHOWN_NS:
-        return clock_text(instant, DIGITS)
+        return clock_text(instant, 3)
     return f"{rfc3339(instant)[: len('2026-11-20T22:10:07.400')]}Z".replace("T", " ")
 
 

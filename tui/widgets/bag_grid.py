@@ -16,7 +16,7 @@ from timeagent.units import Instant
 from ..model.overview import log_row, not_known
 from ..model.state import BagCell, BagSubject, Cell, ClusterState, LogView, Tone
 from ..model.tables import LOG_COLUMNS
-from ..model.words import BAG_CELLS, BAG_LEGEND, UNFINISHED, clock_text
+from ..model.words import BAG_CELLS, BAG_LEGEND, DAMAGED, UNFINISHED, clock_text
 from .row_table import RowTable
 
 
@@ -34,8 +34,7 @@ class BagStrip(RowTable):
 CELLS: Final = 60
 """In a row: with bags of a second it is a minute."""
 ZOOMS: Final = (1, 10, 60, 600)
-DAMAGED: Final = "✗"
-BAG_GRID_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote  ✗ damaged or rejected"
+BAG_GRID_LEGEND: Final = f"{BAG_LEGEND}  {DAMAGED} damaged or rejected"
 _URGENCY: Final = tuple(BAG_CELLS)
 
 

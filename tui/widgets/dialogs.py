@@ -12,6 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from appliance.formats.names import PURPOSE_BYTES_MAX
+
 from ..model.state import Cell, LeaseRow, Tone
 from ..model.tables import ExportForm
 from ..model.words import moment
@@ -78,9 +80,6 @@ class ExportScreen(ModalScreen[ExportForm | None]):
             self.dismiss(ExportForm(form))
 
 
-REASON_BYTES_MAX = 128
-
-
 class RevokeScreen(ModalScreen[tuple[str, str] | None]):
     """Returns the name as it was typed, and the reason; None: nothing is to change."""
 
@@ -113,8 +112,8 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
             self.set_focus(reason)
         elif not reason.value.strip():
             self._refuse("say why: it stays in the ledger", "#reason")
-        elif len(reason.value.encode("utf-8", "surrogatepass")) > REASON_BYTES_MAX:
-            self._refuse(f"a reason has at most {REASON_BYTES_MAX} bytes", "#reason")
+        elif len(reason.value.encode("utf-8", "surrogatepass")) > PURPOSE_BYTES_MAX:
+            self._refuse(f"a reason has at most {PURPOSE_BYTES_MAX} bytes", "#reason")
         else:
             self.dismiss((typed, reason.value))
 

@@ -17,8 +17,8 @@ The nonce covers a signed time of what this node's own sources say, and this nod
 of the two clocks is wrong, the three signatures show by rule R2 that one of them is (timeagent/agent/evidence.py).
 
 What is refused, by name: ``peer-key`` (not that node's trusted key, or a bad signature), ``peer-self`` (this node),
-``peer-assumed`` (a stated radius measures nothing), ``peer-status``, ``no-answer``, ``door-garbled``, and what the peer
-itself refuses with.
+``peer-assumed`` (a stated radius measures nothing), ``no-answer``, ``door-garbled``, and what the peer itself refuses
+with.
 """
 
 from __future__ import annotations
@@ -309,10 +309,6 @@ class PeerSource:
         if own and SignedTime.decode(own).key_id == token.key_id:
             what = f"{self.name} is this node itself, whose own sources count already"
             raise BadTime("peer-self", what, hint="leave it out in time.toml")
-        if not token.status.usable:
-            raise BadTime(
-                "peer-status", f"{self.name} has status {token.status.name.lower()}", hint="look at that machine"
-            )
         if token.flags & TimeFlags.ASSUMED:
             raise BadTime(
                 "peer-assumed", f"{self.name} states its radius and measures nothing", hint="run chrony there"

@@ -137,7 +137,6 @@ def test_evidence_waits_for_its_disk_and_is_bounded() -> None:
     records: list[dict[str, Any]] = [{"number": number} for number in range(100)]
     for record in records:
         queued.keep(record)
-    assert queued.dropped == 36
     queued.drain()
     assert sink.kept == records[:64]
     queued.wake()

@@ -27,7 +27,7 @@ from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
 from ..console import json_bytes
 from ..errors import BadTime
 from ..keys import KeyInUse, Signer
-from ..notify import Notifier
+from ..notify import Notifier, Pulse
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.nonce import Exchanged, PeerSource
 from ..sources.port import DatagramDoor
@@ -348,19 +348,16 @@ _JOIN_NS: Final[Span] = 2 * SECOND
 
 
 class QueuedEvidence:
-    """Evidence on its way to a disk: handing it over never waits. What does not fit is dropped, and counted."""
+    """Evidence on its way to a disk: handing it over never waits. What does not fit is dropped."""
 
     def __init__(self, sink: EvidenceSink) -> None:
         """Take the real sink, which may block."""
         self._sink = sink
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_EVIDENCE_WAITING_MAX)
-        self.dropped = 0
 
     def keep(self, record: dict[str, Any]) -> None:
-        try:
+        with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(record)
-        except queue.Full:
-            self.dropped += 1
 
     def drain(self, *, wait: bool = False) -> None:
         """Write what waits; with ``wait`` for the first as long as it takes, or until ``wake``. Blocks."""
@@ -439,8 +436,9 @@ class Daemon:
             raise self._failed
 
     def _publish(self, stop: Callable[[], bool]) -> None:
+        pulse = Pulse(self._notifier, self._clock.boot_ns)
+        pulse.watch("publishing")
         due = self._clock.boot_ns()
-        told = due
         while not stop() and self._failed is None:
             due += PERIOD_NS
             now = self._clock.boot_ns()
@@ -449,9 +447,7 @@ class Daemon:
             else:
                 due = now  # late: no burst to catch up
             self._agent.turn()
-            if self._notifier.watchdog_ns and now - told >= self._notifier.watchdog_ns // 3:
-                told = now
-                self._notifier.alive()
+            pulse.beat("publishing")
 
     def _thread(self, name: str, work: Callable[..., None], *given: Any) -> Thread:  # noqa: ANN401 - of the work
         def guarded() -> None:

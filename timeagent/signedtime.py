@@ -16,7 +16,7 @@ import msgspec
 from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
 from .keys import Signer, Verifier
-from .units import MS, SECOND, Instant, Span, TimeInterval
+from .units import MS, Instant, Span, TimeInterval
 
 PAGE_CONTEXT: Final = "signed time"
 NONCE_CONTEXT: Final = "signed time over digest"
@@ -183,15 +183,11 @@ def sign_time(
     return SignedTime(*fields, signer.sign(context, body + (digest or b"")))
 
 
-R1_TOLERANCE_NS: Final[Span] = SECOND
-"""How far a timestamp may be from the midpoint of its signed time, beyond the radius: a token that was signed up to its
-staleness ago, and a batch that was stamped up to the longest batch ago. The policy's value is the one that counts."""
-
-
-def r1_range(token: SignedTime, tolerance_ns: Span = R1_TOLERANCE_NS) -> range:
+def r1_range(token: SignedTime, tolerance_ns: Span) -> range:
     """Return the timestamps that a message or a watermark with this signed time may have.
 
-    R1: |timestamp - signed midpoint| <= tolerance + radius.
+    R1: |timestamp - signed midpoint| <= tolerance + radius. The tolerance, the policy's, is for a token that was signed
+    up to its staleness ago, and for a batch that was stamped up to the longest batch ago.
     """
     allowed = tolerance_ns + token.radius_ns
     return range(token.midpoint_ns - allowed, token.midpoint_ns + allowed + 1)

@@ -1,19 +1,19 @@
 import pytest
 
 from tests.support.values import NOW_NS, nonce_token, page_token
-from timeagent.signedtime import R1_TOLERANCE_NS, r1_range, r2_holds
-from timeagent.units import MS
+from timeagent.signedtime import r1_range, r2_holds
+from timeagent.units import MS, SECOND
 
 RADIUS = 5 * MS
 STALENESS = 250 * MS
-FAR = R1_TOLERANCE_NS + RADIUS
+FAR = SECOND + RADIUS
 
 
 @pytest.mark.parametrize(
     ("distance", "holds"), [(0, True), (FAR, True), (FAR + 1, False), (-FAR, True), (-FAR - 1, False)]
 )
 def test_r1_holds_up_to_tolerance_and_radius(distance: int, holds: bool) -> None:  # noqa: FBT001
-    assert (NOW_NS + distance in r1_range(page_token())) is holds
+    assert (NOW_NS + distance in r1_range(page_token(), SECOND)) is holds
 
 
 @pytest.mark.parametrize(("distance", "holds"), [(RADIUS, True), (RADIUS + 1, False)])

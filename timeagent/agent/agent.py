@@ -33,7 +33,7 @@ from ..sources.nonce import Exchanged, PeerSource
 from ..sources.port import DatagramDoor
 from ..units import SECOND, Span, TimeInterval
 from .bounded_clock import PERIOD_NS, BoundedClock, ask
-from .discipline import OWN_GROUP, Agreed, Bound, ClockMoment, Listed, Report, Rules, SourcesContradict, Voice
+from .discipline import FRESH_NS, OWN_GROUP, Agreed, Bound, ClockMoment, Listed, Report, Rules, SourcesContradict, Voice
 from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, evidence_record
 from .page import PageSink
 
@@ -76,7 +76,7 @@ class Carried:
         # Up to there this state stays what it is, whatever time does (discipline.decide).
         lasts = rules.void_after_ns
         if signed.status is ClockStatus.SYNCHRONIZED:
-            lasts = min(lasts, rules.fresh_ns)
+            lasts = min(lasts, FRESH_NS)
         self._until = min(until_ns - 1, self._at + lasts)
 
     def turn(

@@ -159,7 +159,6 @@ class Rules:
     liars: int | None = None
     """How many voices may be wrong; None: fewer than half."""
     drift_ppm: int = DRIFT_PPM
-    fresh_ns: Span = FRESH_NS
     void_after_ns: Span = VOID_AFTER_NS
     stall_ns: Span = STALL_NS
     combine_ns: Span = COMBINE_PERIOD_NS
@@ -280,7 +279,7 @@ def _on_time(state: AgentState, now: ClockMoment, rules: Rules) -> AgentState:
     age = now.boot_ns - state.bound.at.boot_ns
     if age > rules.void_after_ns:
         return replace(state, status=ClockStatus.UNKNOWN)
-    return replace(state, status=ClockStatus.FREE_RUNNING) if age > rules.fresh_ns else state
+    return replace(state, status=ClockStatus.FREE_RUNNING) if age > FRESH_NS else state
 
 
 OWN_GROUP: Final = "own"
@@ -357,7 +356,7 @@ class Hearing:
 
     def _fresh(self, listed: Listed, now: ClockMoment) -> Bound | None:
         bound, _ = self._heard.get(listed.name, (None, ""))
-        allowed = max(self._rules.fresh_ns, 2 * listed.period_ns)
+        allowed = max(FRESH_NS, 2 * listed.period_ns)
         return bound if bound is not None and now.boot_ns - bound.at.boot_ns <= allowed else None
 
     def report(self, now: ClockMoment, roles: Callable[[str], str]) -> list[SourceReport]:

@@ -75,8 +75,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
     """As in SCREENS; empty for what is opened from others."""
     FILTERS: ClassVar[bool] = False
     """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
-    REVOKES: ClassVar[bool] = False
-    """Whether its cursor may stand on a lease: then ``lease`` says on which."""
     LEGENDS: ClassVar[tuple[tuple[str, str], ...]] = (LEASE_LEGEND, ("Bags", BAG_LEGEND))
     """What the symbols on it mean, by what they stand for: the help says so."""
     READS_STATE: ClassVar[bool] = True
@@ -88,7 +86,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         Binding("shift+tab", "app.focus_previous", "Part before", show=False),
         Binding("escape", "back", "Back", show=False),
         Binding("e", "export", "Export", show=False),
-        Binding("R", "revoke", "Revoke"),
     ]
     state: ClusterState | None = None
     _theme = ""
@@ -147,10 +144,8 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.want(replace(self.options, words=words.strip()))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In the filter a slash is a slash; where nothing can be narrowed, or revoked, there is none."""
+        """In the filter a slash is a slash; where nothing can be narrowed there is none."""
         del parameters
-        if action == "revoke":
-            return self.REVOKES and self.top.writable
         return not (action == "filter" and (not self.FILTERS or isinstance(self.focused, FilterField)))
 
     def action_filter(self) -> None:
@@ -224,16 +219,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
     def copied(self) -> str:
         subject = self.subject()
         return "" if subject is None else identifier_of(subject)
-
-    def lease(self) -> LeaseRow | None:
-        return None
-
-    def action_revoke(self) -> None:
-        row = self.lease()
-        if row is None:
-            self.notify("no lease is under the cursor", timeout=2)
-        else:
-            self.top.revoke(row)
 
     # Export.
 

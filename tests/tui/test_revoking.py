@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-import tui.app
 import tui.cli
+import tui.screens.cluster
 import tui.widgets.dialogs
 from appliance.cluster import Cluster
 from appliance.demo.machines import DemoPlace, set_up_place
@@ -208,7 +208,7 @@ def test_write_is_for_the_live_screen(words: tuple[str, ...], capsys: pytest.Cap
 
 
 def test_revoking_without_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.app, "TopScreen.check_action", "self.REVOKES and self.top.writable", "self.REVOKES")
+    plant(monkeypatch, tui.screens.cluster, "LeaseScreen.check_action", "self.top.writable", "True")
     with pytest.raises(AssertionError):
         test_nothing_can_be_revoked_without_write()
 

@@ -132,7 +132,7 @@ class LeaseScreen(TopScreen):
     """One with a table of leases: it can be narrowed, and a lease in it revoked."""
 
     FILTERS = True
-    REVOKES = True
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("R", "revoke", "Revoke")]
     TABLE: ClassVar[type[LeaseTable]] = LeaseTable
     LISTING = LEASES
     options = LEASE_OPTIONS
@@ -141,8 +141,15 @@ class LeaseScreen(TopScreen):
     def table(self) -> LeaseTable:
         return self.query_one(self.TABLE)
 
-    def lease(self) -> LeaseRow | None:
-        return self.table.row if self.table.has_focus else None
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.top.writable if action == "revoke" else super().check_action(action, parameters)
+
+    def action_revoke(self) -> None:
+        row = self.table.row if self.table.has_focus else None
+        if row is None:
+            self.notify("no lease is under the cursor", timeout=2)
+        else:
+            self.top.revoke(row)
 
 
 class OverviewScreen(LeaseScreen):

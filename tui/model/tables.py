@@ -69,9 +69,7 @@ def tail_of(text: str, width: int) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Return text in exactly so many cells; what is cut off is shown by an ellipsis."""
-    if width <= 0:
-        return ""
+    """Return text in exactly so many cells, one at least; what is cut off is shown by an ellipsis."""
     if cells_of(text) <= width:
         return head_of(text, width)
     return head_of(text, width - 1) + ELLIPSIS

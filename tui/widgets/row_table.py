@@ -82,7 +82,7 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
     def __init__(self, columns: Sequence[Column], title: str, **settings: str) -> None:
         super().__init__(id=settings.get("id"))
         self._columns = columns
-        self._count = 0
+        self.count = 0
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
         self._laid: tuple[object, ColumnWidths] | None = None
@@ -150,14 +150,10 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
             drawn += [Segment(part, self.style_of(cell.tone)) for part in parts if part]
         return Strip(drawn).adjust_cell_length(width, self.style_of(Tone.PLAIN))
 
-    @property
-    def count(self) -> int:
-        return self._count
-
     def show_rows(self, count: int, row_at: RowAt, nothing: str) -> None:
         """Show so many rows; ``row_at`` is called for those in sight. ``nothing``: why there are none."""
-        same = count == self._count == 0 and nothing == self._nothing
-        self._count, self._row_at, self._nothing = count, row_at, nothing
+        same = count == self.count == 0 and nothing == self._nothing
+        self.count, self._row_at, self._nothing = count, row_at, nothing
         if same:
             return
         self._laid = None
@@ -169,14 +165,14 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
         self._make_room()
 
     def _make_room(self) -> None:
-        size = Size(self.size.width, max(1, self._count) + self.headed)
+        size = Size(self.size.width, max(1, self.count) + self.headed)
         if size != self.virtual_size:
             self.virtual_size = size
 
     def rows_shown(self) -> list[dict[str, str]]:
         """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
         names = [column.title or "mark" for column in self._columns] or ["line"]
-        rows = map(self._row_at, range(min(self._count, ROWS_WRITTEN_MAX)))
+        rows = map(self._row_at, range(min(self.count, ROWS_WRITTEN_MAX)))
         texts = [["".join(cell.text for cell in tables.pieces_of(field)) for field in row] for row in rows]
         return [dict(zip(names, row, strict=False)) for row in texts]
 
@@ -188,10 +184,10 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
         row = y - self.headed
         if row < 0:
             return self._kept("heading", width, lambda: [lead, *tables.laid_out(self._columns, as_laid, self._heading)])
-        if not self._count and row == 0:
+        if not self.count and row == 0:
             return self._kept("nothing", width, lambda: [lead, Cell(self._nothing, Tone.DIM)])
         row += self.scroll_offset.y
-        if row >= self._count:
+        if row >= self.count:
             return self._kept("blank", width, list)
         return self.row_in(row, width, room)
 
@@ -212,7 +208,7 @@ class RowTable(ScrollView, Titled, can_focus=True, inherit_bindings=False):
     def columns_in(self, width: int) -> ColumnWidths:
         """Return how the rows in sight are laid out in a room. Lines that were drawn otherwise are forgotten."""
         top = self.scroll_offset.y
-        sight = range(top, min(self._count, top + self.size.height))
+        sight = range(top, min(self.count, top + self.size.height))
         key = width, sight
         if self._laid is None or self._laid[0] != key:
             found = tables.layout(self._columns, width, [self.in_sight(index) for index in sight])
@@ -272,7 +268,7 @@ class PickTable(RowTable, inherit_bindings=False):
         ``place`` says where the row under the cursor is now; without it, it is looked for near its old place.
         """
         self._key_at = key_at
-        before = self._count
+        before = self.count
         self.show_rows(count, row_at, nothing)
         if not count:
             if before:
@@ -294,10 +290,10 @@ class PickTable(RowTable, inherit_bindings=False):
 
     @property
     def key(self) -> object:
-        return self._key_at(self.cursor) if self._key_at is not None and self._count else None
+        return self._key_at(self.cursor) if self._key_at is not None and self.count else None
 
     def validate_cursor(self, cursor: int) -> int:
-        return max(0, min(cursor, self._count - 1))
+        return max(0, min(cursor, self.count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
         self._key = self.key
@@ -331,16 +327,16 @@ class PickTable(RowTable, inherit_bindings=False):
         self.cursor = 0
 
     def action_last(self) -> None:
-        self.cursor = self._count - 1
+        self.cursor = self.count - 1
 
     def action_choose(self) -> None:
-        if self._count:
+        if self.count:
             self.post_message(self.Chosen())
 
     def on_click(self, event: Click) -> None:
         row = event.y - self.gutter.top - self.headed
         index = row + self.scroll_offset.y
-        if row < 0 or index >= self._count:
+        if row < 0 or index >= self.count:
             return
         if index == self.cursor and self.has_focus and event.chain > 1:
             self.action_choose()

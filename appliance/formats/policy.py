@@ -83,15 +83,17 @@ class Policy(Record, frozen=True):
         """How far ahead of a clock an honest floor or settle_to can lie: a ceiling."""
         return self.granted_ns_max + self.ceiling_ahead_ns
 
+    def after_expiry_ns(self) -> int:
+        """Return how long, at worst, a domain is blocked after the expiry of a lease that was not given back."""
+        return self.span_ns + self.grace_ns + 3 * self.radius_ns_max
+
     def takeover_ns(self) -> int:
         """Return how long a domain is blocked, at worst, after its holder died just after renewing."""
-        closing = self.span_ns + self.grace_ns + 2 * self.radius_ns_max
-        return self.lease_term_max_ns + self.radius_ns_max + closing
+        return self.lease_term_max_ns + self.after_expiry_ns()
 
     def restart_ns(self) -> int:
         """Return how long every domain of a shard is blocked, at worst, after the shard died."""
-        closing = self.span_ns + self.grace_ns + 2 * self.radius_ns_max
-        return self.lease_term_max_ns + self.ceiling_ahead_ns + 2 * self.radius_ns_max + closing
+        return self.takeover_ns() + self.ceiling_ahead_ns + self.radius_ns_max
 
 
 def _relations(p: Policy) -> Iterator[tuple[bool, str]]:

@@ -47,7 +47,7 @@ NOW_NS = 1_795_212_607_400_000_000
 
 POLICY = Policy(number=1, cluster_id=bytes(16))
 ANSWERS = Freshness(Reach.ANSWERS, 100 * MS)
-AFTER_EXPIRY_NS = POLICY.takeover_ns() - POLICY.lease_term_max_ns
+AFTER_EXPIRY_NS = POLICY.after_expiry_ns()
 
 
 def silent(span: int, problem: str = "connection refused") -> Freshness:

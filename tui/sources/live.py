@@ -231,7 +231,7 @@ class LiveSource:
         unheard = NOT_ASKED if answer.offline else model.Freshness(Reach.WAITING)
         freshness = unheard if question is None else question.freshness()
         view = model.ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
-        after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
+        after_ceiling = answer.policy.after_expiry_ns() + answer.policy.radius_ns_max
         if chain is not None:
             record = chain.record
             # A silent shard has to be taken for dead; of one that is not asked, only the runs before are surely over.
@@ -320,13 +320,13 @@ class LiveRows:
         return self._rows
 
     def _told(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> list[object]:
-        told: list[object] = [answer.ledgers, answer.after_expiry_ns]
+        told: list[object] = [answer.ledgers, answer.policy.after_expiry_ns()]
         told += [each and (each.leases, each if each.earlier else None) for _, each in shards]
         told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard, _ in shards]
         return [*told, list(self._processes.items()), now.earliest // SECOND if self._fading else None]
 
     def _leases(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> Iterator[LeaseRow]:
-        known: set[str] = set()
+        known, after = set[str](), answer.policy.after_expiry_ns()
         for view, said in shards:
             if said is None:
                 continue
@@ -335,7 +335,7 @@ class LiveRows:
             for each in said.leases:
                 known.add(each.domain)
                 # Without its shard a domain waits for the shard's ceiling, which lies behind every expiry.
-                resumes = (not answers and view.resumes_ns) or each.expiry_ns + answer.after_expiry_ns
+                resumes = (not answers and view.resumes_ns) or each.expiry_ns + after
                 as_of = None if answers else said.asked_ns
                 yield self._row(each, view.shard, origin, resumes, answer, as_of)
             if answers and view.resumes_ns is not None and view.waits(now):
@@ -352,7 +352,7 @@ class LiveRows:
             answers = shard.freshness.reach is Reach.ANSWERS
             if shard.incarnation == ledger.incarnation.hex():
                 origin = LeaseOrigin.LEDGER
-                until = None if answers else ledger.witness.expiry_ns + answer.after_expiry_ns  # else it knows better
+                until = None if answers else ledger.witness.expiry_ns + after  # else it knows better
             else:
                 origin, until = LeaseOrigin.EARLIER_RUN, shard.resumes_ns
             if until is not None and not (answers and now.surely_past(until)):

@@ -41,7 +41,7 @@ from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import MachineClock
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import NoKey, Verifier
-from timeagent.units import DAY, Instant, Span
+from timeagent.units import DAY, Instant
 
 from ..model.state import BagCell, LogView, newest_bags
 
@@ -271,11 +271,6 @@ class MountAnswer:
     logs: tuple[LogView, ...]
     checks: tuple[HealthCheck, ...]
     """Of this node's keys, and of what room is left; none of a copy."""
-
-    @property
-    def after_expiry_ns(self) -> Span:
-        """How long after its expiry a lease that is not given back may hold up the next holder, at worst."""
-        return self.policy.takeover_ns() - self.policy.lease_term_max_ns
 
 
 class OpenMount:

@@ -135,8 +135,7 @@ class RecordSource:
 
 
 def _state(record: Archive, policy: Policy, path: str, kind: str, at: Instant) -> ClusterState:
-    state = record.timeline.state_at(at)
-    after = policy.takeover_ns() - policy.lease_term_max_ns
+    state, after = record.timeline.state_at(at), policy.after_expiry_ns()
     clocks = tuple(_clocks(state))
     domains = [state.domains[name] for name in state.domains.standing()]
     shards = tuple(_shards(state, domains))

@@ -27,7 +27,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.opening import add_cluster_options
-from appliance.doctor.health import exit_status, not_well, unknown
+from appliance.doctor.health import exit_status, judge_mount, not_well
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, present, print_json, printable, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, TryAgain
@@ -248,7 +248,6 @@ class Revoker:
 
 HOME, REST_OF_LINE, REST, CLEAR = "\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J"
 EVERY_NS: Final = SECOND
-NOTHING_SHOWN: Final = unknown("mount", "no answer yet", "wait a moment")
 
 
 def run_status(options: argparse.Namespace) -> int:
@@ -292,7 +291,7 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
     failed: list[BaseException] = []
     feed = Feed(source, clock, EVERY_NS)
     screen = sys.stdout.isatty() and not options.json
-    shown, checks, due_ns = 0, [NOTHING_SHOWN], clock.boot_ns()
+    shown, checks, due_ns = 0, [judge_mount(None, waiting=True)], clock.boot_ns()
     try:
         feed.start(lambda _: None, failed.append)
         while options.count is None or shown < options.count:

@@ -87,12 +87,10 @@ def condition(lease: LeaseRow, now: TimeInterval) -> Condition:
     tentative = lease.phase is Phase.TENTATIVE
     if now.surely_past(lease.expiry_ns):
         return Condition.OVER if tentative or now.surely_past(lease.resumes_ns) else Condition.RECOVERING
-    if lease.origin is LeaseOrigin.RECORD:
-        return Condition.TENTATIVE if tentative else Condition.HELD
-    if lease.origin is LeaseOrigin.LEDGER:
-        return Condition.DYING if lease.holder_present is False else Condition.LAST_KNOWN
-    if lease.origin is not LeaseOrigin.SHARD or lease.holder_present is False:
+    if lease.holder_present is False or lease.origin in (LeaseOrigin.LAST_ANSWER, LeaseOrigin.EARLIER_RUN):
         return Condition.DYING
+    if lease.origin is LeaseOrigin.LEDGER:
+        return Condition.LAST_KNOWN
     return Condition.TENTATIVE if tentative else Condition.HELD
 
 

@@ -41,13 +41,12 @@ _MILLION: Final = 1_000_000
 
 
 class Carried:
-    """One decision. Thread-compatible; the agent's lock is held around ``turn``.
+    """One decision, carried on. Thread-compatible; the agent's lock is held around ``turn``.
 
-    Between two decisions, a second apart, a turn only reads the clocks, ages the bound, signs and publishes. That is
-    done twenty times a second and mostly with cold caches, where each function and each object costs many times what it
-    costs in a loop. So the decision makes ready what stays the same, and the rest is one function without calls of its
-    own but to clocks, key and page. It publishes the bytes that the whole turn would publish, or declines, and then the
-    whole turn decides: tests/property/test_carried.py holds one against the other.
+    Between two decisions, a second apart, a turn only reads the clocks, ages the bound, signs and publishes, twenty
+    times a second and mostly with cold caches, where each call and each object is dear. So the decision makes ready
+    what stays the same, and the rest is one function that calls only clocks, key and page. It publishes the bytes that
+    the whole turn would publish, or declines, and the whole turn decides: tests/property/test_carried.py compares them.
     """
 
     __slots__ = ("_at", "_boot", "_clock", "_drift", "_fields", "_high", "_low", "_page", "_sign", "_slewed", "_until")

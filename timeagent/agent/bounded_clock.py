@@ -260,11 +260,10 @@ class Look(msgspec.Struct, frozen=True, gc=False):
 
 
 class EmbeddedTime(BoundedClock):
-    """A NodeTime without an agent.
+    """A NodeTime for where no agent runs, by the agent's rules. Thread-safe.
 
-    The stand-in for a node's time agent where none runs. ``now`` and ``token`` keep the same rules as the agent's: what
-    a source said ages by the drift bound, a token is signed at most once per period and handed out until the next, a
-    step of the clock starts a new clock epoch. Thread-safe.
+    What a source said ages by the drift bound, a token is signed at most once per period and handed out until the next,
+    a step of the clock starts a new clock epoch.
     """
 
     def __init__(

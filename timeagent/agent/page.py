@@ -9,9 +9,7 @@
 A reader copies the page and believes the copy only if its CRC-32 is right: half a page is found out on any machine,
 whatever the order in which its memory shows things. A generation that was believed once needs no second look.
 
-Processes that never share a clock epoch with the agent's boot, and pages of another layout, are refused by name; a
-page that nobody rewrites is refused when it is older than it says it may be. The file is only ever overwritten in
-place: it must not be cut short or replaced while somebody maps it.
+The file is only ever overwritten in place: it must not be cut short or replaced while somebody maps it.
 """
 
 from __future__ import annotations
@@ -233,10 +231,9 @@ apart in one go."""
 
 
 class AgentTime:
-    """A NodeTime by the agent's page and door.
+    """A NodeTime by the agent's page and door, for processes of a machine on which ``tenure time run`` runs.
 
-    A NodeTime like ``EmbeddedTime``, for processes of a machine on which ``tenure time run`` runs. Reading is a look
-    into mapped memory and at two clocks: no call to anybody. Thread-safe.
+    Reading is a look into mapped memory and at two clocks: no call to anybody. Thread-safe.
 
     What is refused, by code of BadTime: ``page-absent``, ``page-short``, ``page-version``, ``page-torn``,
     ``page-damaged``, ``page-other-boot``, ``page-other-key``, ``page-stale`` (older than it may be: the agent stands
@@ -255,9 +252,8 @@ class AgentTime:
     ) -> None:
         """Map the page in the node's tmpfs directory. Raises BadTime if there is none.
 
-        ``key_id``: of the node's time key; another key's page is refused,
-        unless ``is_own`` says that it is one of this node's too: the agent takes a rotation up sooner than this
-        process, or later.
+        ``key_id``: of the node's time key; another key's page is refused, unless ``is_own`` says that it is one of this
+        node's too: the agent takes a rotation up sooner than this process, or later.
         """
         self._reader = PageReader(directory / PAGE_NAME)
         self._door = NonceClient(directory)

@@ -8,9 +8,8 @@
 Members that are not known are ignored, as the RFC demands. A server that cannot be asked (another kind of key, no UDP
 address) is left out; a list that is damaged is refused whole.
 
-The answer was signed between the two readings of this machine's clock, so ``true - local`` lies in
-``[MIDP - RADI - after, MIDP + RADI - before]``. A server that does not answer, or whose answer does not verify, is left
-alone for 1 s, then 1.5 times as long after each failure, up to a day (RFC 10049); a verified answer alone ends that.
+A server that does not answer, or whose answer does not verify, is left alone for 1 s, then 1.5 times as long after each
+failure, up to a day (RFC 10049); a verified answer alone ends that.
 
 What is refused, by name: ``roughtime-waiting`` (left alone until then), ``no-answer``, ``roughtime-malformed``,
 ``roughtime-signature``, ``roughtime-delegation`` (an online key that is expired or not yet valid).

@@ -1,17 +1,11 @@
 """Signed times over a nonce: the datagrams (docs/protocol/time.md), the agent's two doors, and a client of one.
 
-A question has 256 bytes, more than any answer that a stranger can get: nobody is flooded in another's name.
-
-The answers come from the agent, by the constructor. A door answers what is a question and ignores what is not: no
-datagram, however malformed, ends it.
+A question has 256 bytes, more than any answer that a stranger can get: nobody is flooded in another's name. A door
+answers what is a question and ignores what is not: no datagram, however malformed, ends it.
 
 The source *peer* is another node's agent, asked for a signed time over a nonce; good to its radius and the round trip.
-
-The answer was signed between the two readings of this machine's clock, so ``true - local`` lies in
-``[answer.earliest - after, answer.latest - before]``. A peer answers with what its own sources say, never with what its
-peers say: no word comes back to whom it is from, and each peer is one voice.
-
-A machine that was paused with all its clocks cannot tell by itself; its peers' answers can.
+A peer answers with what its own sources say, never with what its peers say: no word comes back to whom it is from, and
+each peer is one voice. A machine that was paused with all its clocks cannot tell by itself; its peers' answers can.
 
 The nonce covers a signed time of what this node's own sources say, and this node then signs over the answer: whichever
 of the two clocks is wrong, the three signatures show by rule R2 that one of them is (timeagent/agent/evidence.py).

@@ -82,7 +82,6 @@ class LedgerBook:
     def __init__(self) -> None:
         self._domains: OrderedDict[str, LedgerLease] = OrderedDict()
         self._previous: OrderedDict[bytes, LeaseOutcome] = OrderedDict()
-        """How the lease before a grant ended, by the grant's correlation id."""
         self._granting: set[bytes] = set()
         """The runs that granted something since they stopped last: others have nothing here."""
         self._told: LedgersTell | None = None

@@ -248,16 +248,14 @@ class TwoHands:
             self.here.ask("make", f"link.{number}.here", "here")
             self.there.ask("make", f"link.{number}.there", "there")
         return self._race(
-            "link race", lambda hands, who, number: hands.ask("link", f"link.{number}", f"link.{number}.{who}"), "link"
+            "link", lambda hands, who, number: hands.ask("link", f"link.{number}", f"link.{number}.{who}")
         )
 
     def exclusive_race(self) -> HealthCheck:
-        return self._race(
-            "exclusive race", lambda hands, who, number: hands.ask("make", f"exclusive.{number}", who), "exclusive"
-        )
+        return self._race("exclusive", lambda hands, who, number: hands.ask("make", f"exclusive.{number}", who))
 
-    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool | str], prefix: str) -> HealthCheck:
-        wins = {"here": 0, "there": 0}
+    def _race(self, prefix: str, attempt: Callable[[Hands, str, int], bool | str]) -> HealthCheck:
+        name, wins = f"{prefix} race", {"here": 0, "there": 0}
 
         def late(span: Span, hands: Hands, who: str, number: int) -> bool:
             self.clock.sleep(span)

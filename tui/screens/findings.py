@@ -276,13 +276,12 @@ class FindingsScreen(EvidenceScreen):
         placed = [instant for instant, each in archive.timeline.findings if each.id == finding.id]
         instant = link.instant_ns if link is not None and link.instant_ns is not None else placed[0] if placed else None
         known = self._looked.get(finding.id)
-        domains = (
-            [] if not isinstance(known, FindingEvidence) else [each.domain for each in known.link.walk() if each.domain]
-        )
+        links = known.link.walk() if isinstance(known, FindingEvidence) else ()
+        domain = next((each.domain for each in links if each.domain), None)
         from .replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
 
         self.top.action_go("replay")
-        self.app.get_screen("replay", ReplayScreen).begin_at(instant, domains[0] if domains else None)
+        self.app.get_screen("replay", ReplayScreen).begin_at(instant, domain)
 
     def chosen(self) -> None:
         if self.query_one(ChainTable).has_focus:

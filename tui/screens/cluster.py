@@ -284,11 +284,11 @@ class TimeScreen(TopScreen):
     FILTERS = True
     LEGENDS = (("Clocks", CLOCK_LEGEND),)
     AUTO_FOCUS = "#clocks"
+    options = tables.ListOptions("node")
 
     def __init__(self) -> None:
         super().__init__()
         self._history = ClockHistory()
-        self._words = ""
 
     def parts(self) -> Iterable[Widget]:
         return (
@@ -301,11 +301,12 @@ class TimeScreen(TopScreen):
 
     def draw(self, state: ClusterState) -> None:
         self.query_one("#clock", WordsLine).say(*time_line(state))
-        rows = ClockRows(state, self._words)
+        words = self.options.words
+        rows = ClockRows(state, words)
         self._history.take(state.clocks, rows.agreed.common)
         table = self.query_one(ClockTable)
         count = str(len(state.clocks)) if state.cluster_id else "?"
-        narrowed = f"   {rows.shown} shown, filter: {self._words}" if self._words else ""
+        narrowed = f"   {rows.shown} shown, filter: {words}" if words else ""
         what = "each asked now; bars are widened by the round trip" if rows.asked else SIGNED_WORDS
         table.show_title(f"Clocks of nodes   {count}{narrowed}   {what}")
         table.show(rows, "nothing that a node signed was seen yet" if state.cluster_id else not_known(state))
@@ -332,8 +333,3 @@ class TimeScreen(TopScreen):
 
     def on_pick_table_moved(self) -> None:
         self._show_history()
-
-    def filter_words(self, words: str) -> None:
-        self._words = words.strip()
-        if self.state is not None:
-            self.draw(self.state)

@@ -130,8 +130,7 @@ class RecordSource:
         record = self.record
         if record is None:
             raise self.reading.error or TenureError("not-read", "the copy is still being read")
-        at = record.timeline.end_ns if instant is None else instant
-        return RecordTeller(record, self.state_at(instant), at).told(subject)
+        return RecordTeller(record, self.state_at(instant)).told(subject)
 
 
 def _state(record: Archive, policy: Policy, path: str, kind: str, at: Instant) -> ClusterState:
@@ -328,9 +327,10 @@ class RecordTeller(SubjectTeller):
     Reads the tree where bytes are asked for; goes over all events of what it is about.
     """
 
-    def __init__(self, record: Archive, state: ClusterState, at: Instant) -> None:
+    def __init__(self, record: Archive, state: ClusterState) -> None:
         super().__init__(state)
-        self._record, self._at, self._then = record, at, record.timeline.state_at(at)
+        self._record, self._at = record, state.clock.now.midpoint
+        self._then = record.timeline.state_at(self._at)
 
     def tree(self) -> Tree:
         return self._record.tree

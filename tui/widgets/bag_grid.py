@@ -39,17 +39,15 @@ _URGENCY: Final = tuple(BAG_CELLS)
 
 
 class BagLayout:
-    def __init__(self, log: LogView, zoom: int = 1) -> None:
-        """Lay out a log. Costs nothing per bag."""
+    def __init__(self, log: LogView, zoom: int) -> None:
+        """Lay out a log that has bags. Costs nothing per bag."""
         self.log = log
         self.zoom = zoom
-        self._first = log.bags[0].start_ns if log.bags else 0
+        self._first = log.bags[0].start_ns
         self._span = log.span_ns * zoom
         self._row = self._span * CELLS
-        last = log.bags[-1].start_ns if log.bags else 0
-        self._oldest = self._first // self._row
-        self._newest = last // self._row
-        self.rows = self._newest - self._oldest + 1 if log.bags else 0
+        self._newest = log.bags[-1].start_ns // self._row
+        self.rows = self._newest - self._first // self._row + 1
 
     def row_start(self, row: int) -> Instant:
         return (self._newest - row) * self._row
@@ -105,7 +103,7 @@ class BagGrid(RowTable, inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__((), "Bags", id="bag-grid")
         self._grid: BagLayout | None = None
-        self._start: Instant | None = None
+        self._start: Instant = 0
         self._zoom = 0
         self._follows = True
 
@@ -121,10 +119,10 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.show_rows(0, lambda _index: (), nothing if log is None else f"nobody has written to {log.name} yet")
         else:
             if self._grid is not None and self._grid.log.name != log.name:
-                self._start, self._follows = None, True
+                self._follows = True
                 self.scroll_to(y=0, animate=False, immediate=True, force=True)
             self._grid = BagLayout(log, self.zoom)
-            if self._start is None or self._follows or self._grid.chosen(self._start) is None:
+            if self._follows or self._grid.chosen(self._start) is None:
                 written = [bag for bag in log.bags[-CELLS:] if bag.state is not None]
                 self._start = (written[-1] if written else log.bags[-1]).start_ns
             self.show_rows(self._grid.rows, lambda _index: (), "")
@@ -133,7 +131,7 @@ class BagGrid(RowTable, inherit_bindings=False):
 
     @property
     def bag(self) -> BagCell | None:
-        return None if self._grid is None or self._start is None else self._grid.chosen(self._start)
+        return None if self._grid is None else self._grid.chosen(self._start)
 
     @property
     def subject(self) -> BagSubject | None:
@@ -154,7 +152,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         self.post_message(self.BagChanged())
 
     def action_move(self, cells: int) -> None:
-        if self._grid is not None and self._start is not None:
+        if self._grid is not None:
             span = self._grid.log.span_ns * self.zoom
             self.go_to(self._start - self._start % span + cells * span)
 
@@ -173,7 +171,7 @@ class BagGrid(RowTable, inherit_bindings=False):
     def action_next_damaged(self) -> None:
         """Go to the next damaged bag; behind the last, to the first again."""
         damaged = [bag for bag in self._bags if bag.damage]
-        after = [bag for bag in damaged if bag.start_ns > (self._start or 0)]
+        after = [bag for bag in damaged if bag.start_ns > self._start]
         self._go_to_first(after or damaged, "no bag is known to be damaged")
 
     @property
@@ -192,7 +190,7 @@ class BagGrid(RowTable, inherit_bindings=False):
             self._grid = BagLayout(self._grid.log, self.zoom)
             self.show_rows(self._grid.rows, lambda _index: (), "")
             follows = self._follows
-            self.go_to(self._start or 0)
+            self.go_to(self._start)
             self._follows = follows  # the cursor stays on its bag
             self.post_message(self.Zoomed())
 
@@ -200,7 +198,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         del room
         grid = self._grid
         assert grid is not None
-        place = (-1, -1) if self._start is None else grid.place(self._start)
+        place = grid.place(self._start)
         here = place[1] if place[0] == index else None
 
         def row() -> Strip:

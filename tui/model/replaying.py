@@ -182,11 +182,10 @@ def axis(window: BarWindow, width: int, start: str, end: str) -> list[Cell]:
 def _row(bars: Sequence[LeaseTrace], window: BarWindow, room: int, accused: AbstractSet[bytes]) -> list[Cell]:
     cells: list[tuple[str, Tone]] = [(EMPTY, Tone.PLAIN)] * room
     owners: list[LeaseTrace | None] = [None] * room
-
     first, span, last_cell = window.first_ns, max(1, window.last_ns - window.first_ns), room - 1
 
     def place(instant: Instant) -> int:
-        """As ``cell_of``, of what is the same for all bars reckoned once."""
+        """Return what ``cell_of`` does; what is the same for all bars is reckoned once."""
         cell = (instant - first) * room // span
         return 0 if cell < 0 else min(cell, last_cell)
 
@@ -198,7 +197,7 @@ def _row(bars: Sequence[LeaseTrace], window: BarWindow, room: int, accused: Abst
                 owners[cell] = owners[cell] if cells[cell][0] == CLASH else bar
             _name(cells, bar, start, end)
         if not bar.given_back and bar.expiry_ns > bar.end_ns:
-            for cell in range(max(place(bar.end_ns), 0), place(min(bar.expiry_ns, window.last_ns)) + 1):
+            for cell in range(place(bar.end_ns), place(min(bar.expiry_ns, window.last_ns)) + 1):
                 if cells[cell][0] == EMPTY:
                     cells[cell] = (OVER, Tone.WARN)
     for bar in bars:

@@ -482,7 +482,6 @@ class DetailTable(PickTable):
         def take(found: Sequence[DetailLine] | TenureError) -> None:
             if number == self._asked and self.is_mounted:  # of several that were asked, the last counts
                 self._answer = found
-                self._asked_ns = None
                 self._fill()
 
         if subject is not None:

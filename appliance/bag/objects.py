@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from appliance.formats.framing import OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, SEAL_BYTES_MAX, Kind, pieces
+from appliance.formats.framing import PIECE_BYTES_MAX, whole_pieces
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.units import MINUTE, Instant, Span
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 _TRIES: Final = 5
-PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
-"""Up to so many all bytes of an object are read; of a larger one what is whole, as on a mount."""
 
 
 class ObjectStatus(NamedTuple):
@@ -85,17 +83,9 @@ class ObjectStorage:
 
     def read(self, path: str) -> bytes | None:
         data = self._bucket.get(path)
-        return data if data is None or len(data) <= PIECE_BYTES_MAX else b"".join(self._whole_pieces(path))
-
-    def _whole_pieces(self, path: str) -> Iterator[bytes]:
-        """Yield the pieces that an object begins with, or its beginning: somebody may put one of any size."""
-        offset = 0
-        while found := pieces(data := self._bucket.get(path, offset, PIECE_BYTES_MAX) or b"")[0]:
-            yield data[: found[-1].end]
-            offset += found[-1].end
-        if not offset:
-            is_seal = data[4:5] == bytes((Kind.SEAL,))
-            yield self._bucket.get(path, 0, SEAL_BYTES_MAX + OVERHEAD_BYTES) or b"" if is_seal else data
+        if data is None or len(data) <= PIECE_BYTES_MAX:
+            return data
+        return b"".join(whole_pieces(lambda offset, limit: self._bucket.get(path, offset, limit) or b""))
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
         return (self.read(_key(directory, name)) for name in names)

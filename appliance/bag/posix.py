@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from appliance.formats.framing import OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, SEAL_BYTES_MAX, Kind, pieces
+from appliance.formats.framing import PIECE_BYTES_MAX, whole_pieces
 from timeagent.errors import Environment
 from timeagent.units import Instant, Span
 
@@ -64,8 +64,6 @@ _DIRECTORY_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFO
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NEW_APPEND: Final = _NEW | os.O_APPEND
 _OWN_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
-"""Up to so many all bytes of a file are read; of a larger one what is whole, as who closes its bag lists it."""
 _AT_ONCE: Final = 64 * 1024
 """How much of a file is read before its size is asked for: most files are smaller."""
 _TRIES: Final = 3
@@ -452,20 +450,9 @@ def _read_whole(descriptor: int) -> bytes:
     if not stat.S_ISREG(found.st_mode):
         return b""
     if found.st_size > PIECE_BYTES_MAX:
-        return b"".join(_whole_pieces(descriptor))
+        return b"".join(whole_pieces(functools.partial(_read_range, descriptor)))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return FileIO(descriptor, closefd=False).readall()
-
-
-def _whole_pieces(descriptor: int) -> Iterator[bytes]:
-    """Yield the pieces that a file begins with, or its beginning: one with holes may state any size."""
-    offset = 0
-    while found := pieces(data := _read_range(descriptor, offset, PIECE_BYTES_MAX))[0]:
-        yield data[: found[-1].end]
-        offset += found[-1].end
-    if not offset:
-        is_seal = data[4:5] == bytes((Kind.SEAL,))
-        yield _read_range(descriptor, 0, SEAL_BYTES_MAX + OVERHEAD_BYTES) if is_seal else data
 
 
 def _read_range(descriptor: int, offset: int, limit: int) -> bytes:

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final
@@ -40,6 +40,8 @@ _HEADER: Final = struct.Struct(">4sBBHI")
 HEADER_BYTES: Final = _HEADER.size
 CHECKSUM_BYTES: Final = 16
 OVERHEAD_BYTES: Final = HEADER_BYTES + CHECKSUM_BYTES
+PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
+"""Up to so many all bytes of a file are read; of a larger one what is whole, as who closes its bag lists it."""
 _MAGIC: Final = b"TNUR"
 _COPIED_MAX: Final = 8 * 1024
 
@@ -126,6 +128,19 @@ def pieces(data: bytes) -> tuple[list[Piece], str]:
         found.append(piece)
         offset = piece.end
     return found, ""
+
+
+def whole_pieces(read: Callable[[int, int], bytes]) -> Iterator[bytes]:
+    """Yield the pieces that a large file begins with, or its beginning: one with holes may state any size.
+
+    ``read``: returns what is there from an offset on, at most so many bytes.
+    """
+    offset = 0
+    while found := pieces(data := read(offset, PIECE_BYTES_MAX))[0]:
+        yield data[: found[-1].end]
+        offset += found[-1].end
+    if not offset:
+        yield read(0, SEAL_BYTES_MAX + OVERHEAD_BYTES) if data[4:5] == bytes((Kind.SEAL,)) else data
 
 
 def digest_of(digests: bytes) -> bytes:

@@ -31,6 +31,7 @@ from appliance.formats.framing import (
     HEADER_BYTES,
     OVERHEAD_BYTES,
     PAYLOAD_BYTES_MAX,
+    PIECE_BYTES_MAX,
     SEAL_BYTES_MAX,
     Kind,
     Piece,
@@ -83,7 +84,6 @@ LEVELS_MAX: Final = 16
 """Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
 READ_BYTES_MAX: Final = 4 * 1024**3
 """So much is read at once, and no more: a file with holes may state any size."""
-PIECE_BYTES_MAX: Final = PAYLOAD_BYTES_MAX + OVERHEAD_BYTES
 SEAL_FILE_BYTES_MAX: Final = SEAL_BYTES_MAX + OVERHEAD_BYTES
 TAIL_ENDS_MAX: Final = 64
 """So many places are tried where a torn block might end."""

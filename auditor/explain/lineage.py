@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from appliance.formats.chains import open_ceiling
 from appliance.formats.closed import LockFile, open_lock, open_seal
-from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.framing import PIECE_BYTES_MAX, Kind, Piece, piece_at
 from appliance.formats.lease import Phase, conflicts
 from appliance.formats.paths import LOCK
 from appliance.formats.policy import Policy
@@ -32,7 +32,7 @@ from auditor.columns.events import (
 )
 from auditor.evidence.finding import Check, Evidence, Finding, asked, clock, own_words
 from auditor.evidence.signatures import FrameEvidence, HeldWitness
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from auditor.evidence.tree import SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock
 from auditor.rules.endings import ending_checks
 from auditor.rules.grants import Before, follow_checks

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from appliance.formats.birth import open_birth, store_of
 from appliance.formats.chains import open_ceiling
 from appliance.formats.closed import open_lock, open_seal
-from appliance.formats.framing import Kind, Piece, open_frame, piece_at
+from appliance.formats.framing import PIECE_BYTES_MAX, Kind, Piece, open_frame, piece_at
 from appliance.formats.lease import Ending
 from appliance.formats.stamped import open_signed
 from appliance.formats.witness import (
@@ -27,7 +27,7 @@ from appliance.formats.witness import (
 )
 from auditor.columns.events import event_words
 from auditor.evidence.finding import Evidence, Finding
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, Tree
+from auditor.evidence.tree import SEAL_FILE_BYTES_MAX, Tree
 from auditor.report.formats import finding_lines, time_line
 from timeagent.canonical import decode
 from timeagent.console import printable

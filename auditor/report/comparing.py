@@ -16,10 +16,10 @@ import msgspec
 
 from appliance.formats.chains import open_ceiling
 from appliance.formats.closed import PACK, open_lock, open_seal
-from appliance.formats.framing import Piece
+from appliance.formats.framing import PIECE_BYTES_MAX, Piece
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE, TMP, parse_data_name
 from auditor.evidence.finding import Evidence, Finding, Times, found, in_order
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
+from auditor.evidence.tree import SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime

@@ -23,11 +23,11 @@ from appliance.formats.closed import (
     open_lock,
     open_pack,
 )
-from appliance.formats.framing import Kind, Piece, measure, piece_at, pieces
+from appliance.formats.framing import PIECE_BYTES_MAX, Kind, Piece, measure, piece_at, pieces
 from appliance.formats.paths import LOCK, SEAL, Bag, DataName, Grid, Rack, parse_data_name, record_name
 from appliance.formats.stamped import Stamped
 from auditor.evidence.signatures import FrameEvidence
-from auditor.evidence.tree import PIECE_BYTES_MAX, RackListing, Tree
+from auditor.evidence.tree import RackListing, Tree
 from timeagent.canonical import decode
 from timeagent.console import counted
 from timeagent.errors import Damaged

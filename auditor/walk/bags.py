@@ -8,7 +8,7 @@ from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
 from appliance.formats.closed import PACK, LockFile, open_lock, open_seal
-from appliance.formats.framing import Kind, digest_of
+from appliance.formats.framing import PIECE_BYTES_MAX, Kind, digest_of
 from appliance.formats.paths import (
     BIRTH,
     LOCK,
@@ -37,7 +37,6 @@ from ..evidence.finding import Evidence, Finding
 from ..evidence.records import RECORD_BYTES_MAX, REGISTERS, Stranger, birth_path, checked_birth, take_latest
 from ..evidence.tree import (
     OF_A_RACK,
-    PIECE_BYTES_MAX,
     SEAL_FILE_BYTES_MAX,
     BagListing,
     RackListing,

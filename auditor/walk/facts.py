@@ -18,14 +18,14 @@ import numpy as np
 from appliance.formats.birth import LogBirth
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.closed import LockFile, open_seal
-from appliance.formats.framing import Kind
+from appliance.formats.framing import PIECE_BYTES_MAX, Kind
 from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Entry, Half
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.finding import Evidence
 from auditor.evidence.signatures import FrameEvidence
-from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
+from auditor.evidence.tree import BagListing, RackListing
 from auditor.rules.bags import lock_of
 from auditor.rules.records import stamp_findings
 from auditor.rules.timestamps import judge_frame

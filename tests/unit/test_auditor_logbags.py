@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.birth import BagKind
+from appliance.formats.framing import PIECE_BYTES_MAX
 from appliance.formats.paths import DataName
 from auditor.audit import audit
 from auditor.evidence.finding import Verdict
-from auditor.evidence.tree import PIECE_BYTES_MAX, Tree
+from auditor.evidence.tree import Tree
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import INCARNATION, Process, payload_of, write
 from timeagent.units import SECOND

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.evidence.opening import LEVELS_MAX, TarTree, open_tree
-from auditor.evidence.tree import Tree
+from auditor.evidence.opening import TarTree, open_tree
+from auditor.evidence.tree import LEVELS_MAX, Tree
 from tenure.__main__ import main
 from tests.fault_injection.fixtures import small_tree
 from timeagent.errors import Damaged

@@ -10,6 +10,7 @@ import pytest
 from appliance.bag import objects
 from appliance.bag.objects import ObjectStorage, RemoteBucket
 from appliance.bag.ports import Published
+from appliance.formats import framing
 from appliance.formats.framing import Kind, pack
 from tests.support.object_store import MemoryBucket, Mishap, S3Server, s3_server
 from timeagent.errors import BadConfiguration, Damaged, Environment
@@ -67,7 +68,8 @@ def test_files_of_a_directory_are_read_one_after_another(storage: ObjectStorage)
 def test_of_an_object_of_any_size_the_pieces_are_read_that_it_begins_with(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "PIECE_BYTES_MAX", 100)
+    for module in (objects, framing):
+        monkeypatch.setattr(module, "PIECE_BYTES_MAX", 100)
     whole = b"".join(pack(Kind.FRAME, bytes(size)) for size in (10, 20, 30, 72))
     seal = pack(Kind.SEAL, bytes(101))
     for name, data in (("begun", whole + bytes(900)), ("empty", bytes(900)), ("lock", whole), ("seal", seal)):

@@ -72,7 +72,8 @@ class Heads:
         self.map, _ = _numbered(fact.head.map_number for fact in ordered)
         """Which map the chain of its shard began under: these are numbered in order."""
         self.run, self.runs = _numbered(fact.head.incarnation for fact in ordered)
-        self.overtaken = np.array([_overtaken(own, cluster) for own, _ in self.shards], np.int64)[self.shard]
+        which, shards = _numbered(shard_of(fact.head) for fact in ordered)
+        self.overtaken = np.array([_overtaken(each, cluster) for each in shards], np.int64)[which]
         """Before this a chain that follows counted by itself; NEVER where none did."""
         figures = np.array([_figures(fact, cluster) for fact in ordered], np.int64).reshape(-1, 6)
         self.plain = (figures < NUMBER_MAX).all(axis=1) & np.array([name[:2] in self.once for name in names], np.bool_)

@@ -41,8 +41,6 @@ class Verdict(StrEnum):
     """The evidence has a gap where the answer would be. An unknown outcome is not a crime."""
     UNVERIFIABLE = "unverifiable"
     """Keys or records are missing, so that nothing can be said."""
-    PROVISIONAL = "provisional"
-    """About something that is still open."""
     OK = "ok"
     """Worth knowing; the rules dealt with it as they should."""
 

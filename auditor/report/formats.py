@@ -131,7 +131,6 @@ _KINDS: Final = {
     Verdict.VIOLATION: "fail",
     Verdict.INDETERMINATE: "open",
     Verdict.UNVERIFIABLE: "review",
-    Verdict.PROVISIONAL: "open",
     Verdict.OK: "informational",
 }
 
@@ -204,7 +203,6 @@ _ELEMENTS: Final = {
     Verdict.VIOLATION: "failure",
     Verdict.UNVERIFIABLE: "error",
     Verdict.INDETERMINATE: "skipped",
-    Verdict.PROVISIONAL: "skipped",
     Verdict.OK: "system-out",
 }
 """An unknown outcome is not a crime: what is indeterminate is skipped, not failed."""

@@ -39,7 +39,6 @@ FINDING_MARKS: Final = {
     Verdict.VIOLATION: ("✗", Tone.BAD),
     Verdict.INDETERMINATE: ("?", Tone.WARN),
     Verdict.UNVERIFIABLE: ("!", Tone.WARN),
-    Verdict.PROVISIONAL: ("…", Tone.DIM),
     Verdict.OK: ("i", Tone.PLAIN),
 }
 FINDING_LEGEND: Final = "  ".join(

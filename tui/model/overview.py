@@ -99,7 +99,6 @@ _OF_FINDINGS: Final = {
     "violation": CheckVerdict.FAIL,
     "indeterminate": CheckVerdict.UNKNOWN,
     "unverifiable": CheckVerdict.UNKNOWN,
-    "provisional": CheckVerdict.UNSURE,
     "ok": CheckVerdict.PASS,
 }
 

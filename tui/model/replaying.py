@@ -49,7 +49,6 @@ SCRUBBER_MARKS: Final = {
     Verdict.VIOLATION: "▲",
     Verdict.INDETERMINATE: "△",
     Verdict.UNVERIFIABLE: "△",
-    Verdict.PROVISIONAL: "▵",
     Verdict.OK: "▵",
 }
 MARK_TONES: Final = {"▲": Tone.BAD, "△": Tone.WARN, "▵": Tone.DIM}

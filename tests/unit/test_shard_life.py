@@ -128,7 +128,11 @@ def test_who_waits_is_sent_away_by_a_shard_that_closes_for_a_hand_over(world: Wo
     caller = Caller()
     waits = msgspec.structs.replace(acquire(world, "a", holder=RIVAL, until_ns=2**62), wait_ns=60 * SECOND)
     assert shard.serve([waits], {0: caller}) == [None]
+    assert shard.closes_if_free() is False
+    shard.serve([])
+    assert caller.replies == []
     world.time.advance(lease.expiry_ns + world.time.radius_ns + 1 - world.time.midpoint_ns)
+    assert shard.closes_if_free() is True
     assert shard.closes_if_free() is True
     shard.serve([])
     (refused,) = caller.replies

@@ -302,6 +302,13 @@ MUTANTS = {
         "still >= limits.unread_ns",
         edges.test_reader_that_stands_still_is_cut_off_after_so_long_and_not_before,
     ),
+    "time of a frame begins with each of its bytes": Mutant(
+        server,
+        "ShardServer._receive",
+        "came and begins",
+        "came",
+        edges.test_frame_of_which_a_byte_comes_now_and_then_is_too_slow,
+    ),
     "reader that reads is cut off": Mutant(
         server,
         "ShardServer._send",

@@ -382,6 +382,17 @@ def test_rest_of_a_frame_takes_so_long_and_not_longer(serve: Serve) -> None:
     assert code(served.told(line)) == "frame-too-slow"
 
 
+# Its time runs from its first byte, however many come, one now and one then.
+def test_frame_of_which_a_byte_comes_now_and_then_is_too_slow(serve: Serve) -> None:
+    served = serve(ClientLimits(frame_ns=10 * SECOND))
+    line = served.line()
+    for place in range(4):
+        line.sendall(HELLO[place : place + 1])
+        served.rounds(after_ns=4 * SECOND)
+    assert served.server.connections == 0
+    assert code(served.told(line)) == "frame-too-slow"
+
+
 # Its frames are whole, and the server lets them lie: that is not its fault.
 def test_who_is_read_from_later_is_not_too_slow(serve: Serve) -> None:
     served = serve(ClientLimits(requests_per_second=1, burst=1, frame_ns=SECOND // 2))

@@ -47,6 +47,7 @@ class Candidate:
             return said
 
         kit.time.now = now  # type: ignore[method-assign]
+        kit.time.now_and_token = lambda: (now(), kit.time.page())  # type: ignore[method-assign]
 
     def _lead(self, kit: Kit, leadership: Leadership | MountLeadership) -> None:
         """Check, as often as before acts, until it is lost or nothing is left to do."""

@@ -237,9 +237,11 @@ def test_threads_that_make_room_at_once_do_not_hinder_each_other(
         for start in RACKS[:2]:
             pack_rack(node, node.grid.rack(start))
     reader = node.again().reader
-    monkeypatch.setattr(reader._closed, "_known", Shared())
-    monkeypatch.setattr(reader._closed.files, "_packs", Shared())
+    known, packs = Shared[object](), Shared[object]()
+    monkeypatch.setattr(reader._closed, "_known", known)
+    monkeypatch.setattr(reader._closed.files, "_packs", packs)
     assert [message.timestamp_ns for message in reader.settled()] == [row[0] for row in expected]
+    assert (len(known), len(packs)) == ((0, 1) if packed else (1, 0))  # so much memory it takes, however many there are
 
 
 # Nothing was there to be given up: an empty rack is no gap.

@@ -122,12 +122,12 @@ class AsyncLeases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room f
 
     async def lost(self) -> Loss:
         """Wait until one of them is lost, and say why: for a task beside the work."""
-        self._lost = self._lost or _first(*(lease.on_lost for lease in self))
+        self._lost = _first(self._lost, *(lease.on_lost for lease in self))
         return await asyncio.shield(self._lost)
 
     async def recalled(self) -> Lease:
         """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``."""
-        self._recalled = self._recalled or _first(*(lease.on_recall for lease in self))
+        self._recalled = _first(self._recalled, *(lease.on_recall for lease in self))
         return await asyncio.shield(self._recalled)
 
     async def __aenter__(self) -> Self:
@@ -150,7 +150,7 @@ class AsyncHold[H: Hold]:
 
     async def lost(self) -> Loss:
         """Wait until it is lost, and say why: for a task beside the work."""
-        self._lost = self._lost or _first(self.core.on_lost)
+        self._lost = _first(self._lost, self.core.on_lost)
         return await asyncio.shield(self._lost)
 
     async def relinquish(self) -> None:
@@ -390,22 +390,25 @@ def _closed() -> BadRequest:
     return BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
 
 
+def _work[R](given: list[tuple[Future[R], Callable[[], R]]]) -> None:
+    """Do what is given, which the caller must have no other way to: no circle keeps what a failed call has seen."""
+    future, do = given.pop()
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(do())
+        except BaseException as problem:  # noqa: BLE001 - raised where it is awaited
+            future.set_exception(problem)
+            del future, do  # its traceback holds this frame, and the caller's
+
+
 def _submitted[R](pool: ThreadPoolExecutor, do: Callable[[], R]) -> Future[R]:
     """Have a thread of a pool do it. Raises BadRequest where the cluster is closed, Environment for lack of a thread.
 
     A pool that can start none leaves what it was given to those that it has: what is refused here is not done by them.
     """
     future: Future[R] = Future()
-
-    def work() -> None:
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(do())
-            except BaseException as problem:  # noqa: BLE001 - raised where it is awaited
-                future.set_exception(problem)
-
     try:
-        pool.submit(work)
+        pool.submit(_work, [(future, do)])
     except RuntimeError as problem:
         if future.cancel():  # else one of those is doing it
             if str(problem) == "can't start new thread":
@@ -426,12 +429,15 @@ def _look_at[R](future: asyncio.Future[R]) -> None:
         future.exception()
 
 
-def _first[T](*listen: Callable[[Callable[[T], None]], None]) -> asyncio.Future[T]:
+def _first[T](known: asyncio.Future[T] | None, *listen: Callable[[Callable[[T], None]], None]) -> asyncio.Future[T]:
     """Return what a listener will hear first, of any of these and in whatever thread.
 
-    Kept by who asks: nothing takes a listener off, and who waits for a second at a time would leave one every time.
+    ``known``: what was returned before, and is again while nothing was heard: nothing takes a listener off, and who
+    waits for a second at a time would leave one every time.
     """
     loop = asyncio.get_running_loop()
+    if known is not None and not known.done() and known.get_loop() is loop:
+        return known
     first: asyncio.Future[T] = loop.create_future()
 
     def arrive(heard: T) -> None:

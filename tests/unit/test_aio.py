@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.aio import CALLS_MAX, WAITS_MAX, AcquireOptions
+from appliance.aio import CALLS_MAX, WAITS_MAX, AcquireOptions, _submitted
 from appliance.bag.writing import Committed
 from appliance.cluster import Cluster
 from appliance.recipes.election import Election
@@ -235,6 +238,26 @@ def test_loss_wakes_who_waits_for_it(site: Site) -> None:
         assert (loss.lease, loss.ended) == (leases[0], "expired")
 
     run(site, scene)
+
+
+def test_what_fails_keeps_nothing_in_memory() -> None:
+    class Much:
+        pass
+
+    seen: list[weakref.ref[Much]] = []
+
+    def fail() -> None:
+        much = Much()
+        seen.append(weakref.ref(much))
+        raise TryAgain("busy", "planted", hint="none")
+
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as pool, contextlib.suppress(TryAgain):
+            _submitted(pool, fail).result()
+        assert [each() for each in seen] == [None]
+    finally:
+        gc.enable()
 
 
 # Nothing takes a listener off: one for each look would be a leak of who waits for a moment at a time.

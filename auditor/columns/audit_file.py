@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -109,6 +109,19 @@ def index_problem(path: Path | None, problem: Exception) -> TenureError:
         return BadRequest("index-in-use", f"{path} cannot be written: {problem}", hint=hint)
     hint = "make room on the disk, or name another place (--db, or TMPDIR); remove the file if it was damaged"
     return Environment("index-failed", f"the index {path or 'of this audit'} failed: {problem}", hint=hint)
+
+
+@contextmanager
+def all_or_nothing(db: Database) -> Iterator[None]:
+    """Have what a block writes written as a whole, or not at all. Raises what the block raises."""
+    db.execute("SAVEPOINT whole")
+    try:
+        yield
+    except BaseException:
+        with suppress(apsw.Error):  # of a full disk everything is rolled back already
+            db.execute("ROLLBACK TO whole; RELEASE whole")
+        raise
+    db.execute("RELEASE whole")
 
 
 def keep_index(db: Database) -> None:

@@ -28,7 +28,7 @@ from auditor.rules.result import Audit
 from timeagent.canonical import decode, encode
 from timeagent.units import INSTANT_MAX, Instant
 
-from ..columns.audit_file import Database
+from ..columns.audit_file import Database, all_or_nothing
 from ..columns.events import (
     KINDS,
     RANKS,
@@ -542,7 +542,7 @@ def keep_timeline(writer: TimelineWriter, audited: Audit, records: ClusterRecord
         policy = records.newest_policy
         head = {"state": state.hex() if state else "", "policy": encode(policy).hex() if policy is not None else ""}
         writer.write().state_at()
-    with db:  # all of it or, where this is interrupted, nothing: what was there is kept then
+    with all_or_nothing(db):  # where this is interrupted, what was there is kept
         keep_findings(db, audited.findings)
         head["audit"] = msgspec.to_builtins(replace(audited, findings=()))
         db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (msgspec.json.encode(head),))

@@ -47,7 +47,7 @@ from timeagent.keys import Purpose
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from auditor.columns.events import Event
     from auditor.evidence.finding import Finding
@@ -403,6 +403,20 @@ def test_findings_of_an_audit_that_was_interrupted_are_not_taken_for_all(
     OPEN.append(open_audited(file))
     assert before.findings
     assert OPEN[0].audit == before
+
+
+# SQLite has rolled back everything by then.
+def test_disk_that_is_full_when_findings_are_kept_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = keeping_module.keep_findings
+
+    def fill(db: apsw.Connection, findings: Sequence[Finding]) -> None:
+        db.pragma("max_page_count", db.pragma("page_count"))
+        keep(db, [*findings] * 2000)
+
+    tree, file = granted_while_held(tmp_path / "tree"), tmp_path / "index"
+    monkeypatch.setattr(keeping_module, "keep_findings", fill)
+    with pytest.raises(Environment, match="database or disk is full"):
+        audit(Tree(tree.root), signatures=SIGNATURES, options=Options(index_file=file, timeline=True))
 
 
 # Bits of a database change, and it does not say so.

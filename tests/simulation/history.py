@@ -121,10 +121,12 @@ class Hold:
     """The expiry that it had when it was handed out."""
     lost_ns: Instant | None = None
     """When it was lost against the holder's will, in true time: noted as soon as the lease says so."""
+    good_until_ns: Instant | None = None
+    """The expiry that it had when it was lost: that of its session lease may be renewed without it."""
 
     def believed_until_ns(self, margin_ns: Span) -> Instant:
         """Return until when the holder believed to have it; since when it had it, where the end was not noted."""
-        runs_out = self.lease.expiry_ns - margin_ns
+        runs_out = (self.lease.expiry_ns if self.good_until_ns is None else self.good_until_ns) - margin_ns
         ends = [each for each in (self.until_ns, self.lost_ns) if each is not None]
         if not ends and self.lease.ended is not None:
             return self.from_ns

@@ -203,7 +203,7 @@ class SessionKit(Kit):
     def _lost(self, loss: Loss) -> None:
         for hold in self.world.history.holds:
             if hold.lease is loss.lease and hold.until_ns is None:
-                hold.lost_ns = self.world.scheduler.now
+                hold.lost_ns, hold.good_until_ns = self.world.scheduler.now, loss.lease.expiry_ns
 
     def _holds(self, lease: Lease, asked_ns: Instant) -> None:
         history, now, who = self.world.history, self.world.scheduler.now, self.process.name

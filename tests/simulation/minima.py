@@ -80,7 +80,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "readings under leases": 40, "crashes": 18, "messages lost": 60, "settled readings": 22,
     },
     "recalls": {
-        "committed": 220, "grants": 190, "hand-overs": 90, "recalled": 32, "run out": 7, "relinquished": 160,
+        "committed": 220, "grants": 190, "hand-overs": 90, "recalled": 32, "run out": 11, "relinquished": 160,
         "readings under leases": 80, "messages lost": 40, "settled readings": 24,
     },
     "together": {

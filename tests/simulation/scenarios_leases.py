@@ -160,7 +160,7 @@ def recalls(seed: int, *, traced: bool = False) -> World:
     world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=chance.random() < 0.4), restarts=3)
     domains = DOMAINS[: chance.choice((1, 1, 2))]
     for n in range(2 if brief else 3):
-        kind = chance.choice((Obliging, Obliging, Dozing))
+        kind = chance.choice((Obliging, Dozing))
         client = applying(world, kind, domains, LOGS[:1], 5 if brief else 9)
         world.spawn(NODES[1 + n], f"{kind.__name__.lower()} {n}", client, restarts=1)
     if chance.random() < 0.4:

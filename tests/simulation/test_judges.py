@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from appliance.formats.lease import Mode
 from tests.simulation.checkers import heirs, waits
 from tests.simulation.checkers.catalogue import violations
-from tests.simulation.history import Death, History, Tenant, Turn
+from tests.simulation.history import Death, History, Hold, Tenant, Turn
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.scheduler import Machine, Process
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from appliance.session.held import Lease
     from tests.simulation.checkers.record import Record
 
 SEEDS = 40
@@ -45,6 +47,15 @@ def test_lease_that_was_lost_is_judged_up_to_the_instant_of_its_loss() -> None:
     for hold in world.history.holds:
         hold.lost_ns = None
     assert "overlap" not in {checker for checker, _ in violations(world)}
+
+
+# Whoever stood still until its lease had run out reads its loss beside the next expiry of the session lease.
+def test_lost_lease_is_judged_by_the_expiry_that_it_had_then() -> None:
+    lease = cast("Lease", SimpleNamespace(expiry_ns=5 * SECOND, ended="revoked"))
+    hold = Hold("a", "acct/0", 1, Mode.X, 0, lease, Process(Machine("a"), "a"), lost_ns=4 * SECOND)
+    assert hold.believed_until_ns(MS) == 4 * SECOND
+    hold.good_until_ns = 2 * SECOND
+    assert hold.believed_until_ns(MS) == 2 * SECOND - MS
 
 
 # A request that is on its way is granted to a holder who is dead already.

@@ -38,6 +38,12 @@ class Obliging(Application):
 
 
 class Dozing(Obliging):
-    """Renews only now and then: what it keeps runs out on the shelf."""
+    """Renews only now and then: what it keeps runs out on the shelf, or in its hand."""
 
     renews = False
+
+    def _use(self, kit: SessionKit, leases: Sequence[Lease], number: int) -> None:
+        super()._use(kit, leases, number)
+        if kit.chance.random() < 0.3:
+            kit.time.sleep(kit.policy.lease_term_max_ns)
+            super()._use(kit, leases, number)

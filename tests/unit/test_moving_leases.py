@@ -374,7 +374,8 @@ def test_right_that_had_lapsed_counts_once_the_newest_map_was_read(site: MovingS
         return found
 
     identity = ShardIdentity(CLUSTER, 1, 0, NODE, b"a run ..")
-    chain = CeilingChain(MemoryChain(), site.time, WITNESS_KEY, site.policy, identity, look_at_maps=read)
+    records = MemoryChain()
+    chain = CeilingChain(records, site.time, WITNESS_KEY, site.policy, identity, look_at_maps=read)
     began = chain.begin()
     assert isinstance(began, InDoubt)
     assert "no mount" in began.reason
@@ -389,6 +390,11 @@ def test_right_that_had_lapsed_counts_once_the_newest_map_was_read(site: MovingS
     assert chain.number == 2
     assert isinstance(chain.extend(), Extended)
     assert (chain.number, chain.newest_map) == (3, site.both_map)
+    reads.append(site.new_map)
+    heir = ShardIdentity(CLUSTER, 1, 0, NODE, b"another ")
+    chain = CeilingChain(records, site.time, WITNESS_KEY, site.policy, heir, look_at_maps=read)
+    assert isinstance(chain.begin(), Extended), "the right of the run before has not lapsed"
+    assert (chain.number, chain.newest_map) == (4, site.new_map)
 
 
 # What a lease from the old shard alone allows until then, a successor must be above, also where that lease is not over.

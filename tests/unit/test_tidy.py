@@ -25,6 +25,7 @@ LINK = re.compile(r"\]\(<?([^)<>\s]+)|^\[[^\]^]+\]:[ \t]+<?([^<>\s]+)", re.MULTI
 DEFINITION = re.compile(r"^[ \t]*(?:async +)?(?:def|class) +(\w+)", re.MULTILINE)
 RENAME = re.compile(r"\.\s*(?:rename|replace|hardlink_to|symlink_to)\b")
 HEADING = re.compile(r"^# \S", re.MULTILINE)
+TITLE = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 
 
 def files(root: Path) -> list[Path]:
@@ -98,16 +99,21 @@ def path_renames(root: Path) -> list[str]:
     return found
 
 
+def anchors(path: Path) -> set[str]:
+    """What links may name in a document: its headings, as web pages of repositories make anchors of them."""
+    titles = TITLE.findall(FENCED.sub("", path.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def broken_links(root: Path) -> list[str]:
     found = []
     for name, text in documents(root):
         for target in map("".join, LINK.findall(text)):
-            place = target.partition("#")[0]
-            if (
-                place
-                and not re.match(r"[a-z][a-z0-9+.-]*:", place)
-                and not (root / name).parent.joinpath(place).exists()
-            ):
+            place, _, anchor = target.partition("#")
+            if re.match(r"[a-z][a-z0-9+.-]*:", place):
+                continue
+            path = (root / name).parent / place if place else root / name
+            if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
                 found.append(f"{name}: {target}")
     return found
 
@@ -142,6 +148,8 @@ PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str], ...] = (
     (broken_links, "README.md", "[a](docs/gone.md)\n"),
     (broken_links, "docs/protocol/bag.md", "# a\n\n[a](../gone.md#b)\n"),
     (broken_links, "ARCHITECTURE.md", "A [b].\n\n[b]: docs/gone.md\n"),
+    (broken_links, "README.md", "[a](docs/nfs.md#gone)\n"),
+    (broken_links, "docs/a.md", "# a\n\n## b `c`\n\n[b](#b-c) [d](#d)\n"),
     (places, "README.md", "cd /wo|rk/x\n"),
     (places, "systemd/x.service", "ExecStart=/ho|me/ann/x\n"),
     (places, "constraints.txt", "--index|-url x\n"),
@@ -155,7 +163,7 @@ HARMLESS = {
     "appliance/bag/posix.py": 'name.replace("a", "b")\nstate = replace(state, fence=1)\nx.replace(tzinfo=None)\n',
     "appliance/utilisation.py": "def uncommonly() -> None: ...\n",
     "auditor/evidence/tree.py": "x = 1\n" * LINES_MAX,
-    "docs/guarantees.md": "# a\n\n```\n# b\n[x](gone.md)\n```\n\n## c\n\n[a](nfs.md#x) [b](#c) [c](https://example.org/)\n",
+    "docs/guarantees.md": "# a\n\n```\n# b\n[x](gone.md)\n```\n\n## c\n\n[a](nfs.md#a) [b](#c) [c](https://example.org/)\n",
     "docs/nfs.md": "# a\n\nA `[x](gone.md)` and <root>/root/x and network/x.\n",
     "tests/golden/tree.bin": "\udcff",
 }

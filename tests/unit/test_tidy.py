@@ -11,6 +11,10 @@ import pytest
 PACKAGES = ("tenure", "tui", "auditor", "appliance", "timeagent")
 LINES_MAX = 600
 BANNED_WORDS = frozenset({"manager", "managers", "helper", "helpers", "util", "utils", "common"})
+TOP_LEVEL = frozenset({
+    *PACKAGES, "native", "systemd", "release", "tests", "docs", "pyproject.toml", "constraints.txt", "Makefile",
+    "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", ".ci", ".gitignore", ".python-version",
+})  # fmt: skip
 NOT_OURS = frozenset({".git", ".venv", "dist", "__pycache__"})
 
 # Written so that no pattern matches itself.
@@ -67,6 +71,12 @@ def long_files(root: Path) -> list[str]:
         for name, text in texts(root)
         if name.split("/")[0] in PACKAGES and (count := len(text.splitlines())) > LINES_MAX
     ]
+
+
+def strays(root: Path) -> list[str]:
+    """What a test or a command has left at the top, or in a folder of its own there."""
+    names = [path.relative_to(root).as_posix() for path in files(root)]
+    return [name for name in names if name.split("/")[0] not in TOP_LEVEL]
 
 
 def words(name: str) -> set[str]:
@@ -131,12 +141,14 @@ def headings(root: Path) -> list[str]:
     return [f"{name}: {count} headings of the first level" for name, count in counts if count != 1]
 
 
-CHECKS = (long_files, empty_names, path_renames, broken_links, places, unfinished, headings)
+CHECKS = (long_files, strays, empty_names, path_renames, broken_links, places, unfinished, headings)
 
 # In what is planted a bar stands where this file itself would otherwise be found.
 PLANTED: tuple[tuple[Callable[[Path], list[str]], str, str], ...] = (
     (long_files, "tui/app.py", "x = 1\n" * (LINES_MAX + 1)),
     (long_files, "appliance/bag/schema.sql", "-- a\n" * (LINES_MAX + 1)),
+    (strays, "bytes", "SQLite format 3\0\udcff"),
+    (strays, "tmp/notes.md", "# a\n"),
     (empty_names, "tui/widgets/utils.py", ""),
     (empty_names, "appliance/common/paths.py", ""),
     (empty_names, "auditor/columns/index.py", "class IndexManager: ...\n"),

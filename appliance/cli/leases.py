@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
+import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -134,7 +133,7 @@ def run_watch(cluster: Cluster, options: Namespace) -> int:
     until = None if options.seconds is None else time.boot_ns() + parse_span(options.seconds)
     before: Sequence[LeaseView] = ()
     answered, silent = False, False
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             try:
                 _, views = cluster.routes.inspect(cluster.map.shards_of(options.domain)[0], options.domain)
@@ -155,10 +154,9 @@ def run_watch(cluster: Cluster, options: Namespace) -> int:
                     present(options, "tenure.lease-change", fields, line)
                 before, answered, silent = views, True, False
             if until is not None and time.boot_ns() >= until:
-                return 0 if answered else ShardUnavailable.exit_status
+                break
             time.sleep(BEAT_NS)
-    except KeyboardInterrupt:
-        return 0 if answered else ShardUnavailable.exit_status  # that is how it is left
+    return 0 if answered else ShardUnavailable.exit_status
 
 
 def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator[tuple[str, LeaseView]]:
@@ -361,7 +359,7 @@ def _mode(help_text: str) -> Argument:
 
 def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
     def run(cluster: Cluster, options: Namespace) -> int:
-        return work(cluster, ByHand(cluster, random.Random(os.urandom(32))), options)  # noqa: S311 - names, seeded so
+        return work(cluster, ByHand(cluster, cluster.chance()), options)
 
     return cluster_command(summary, run, _DOMAIN, *own)
 

@@ -32,11 +32,9 @@ from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
 from ..bag.ports import Storage
 from ..formats.closed import open_lock
-from ..formats.paths import LOCK, Bag
-from .opening import cluster_command
+from ..formats.paths import LOCK, PRELOCK, Bag
+from .opening import EXIT_NO, cluster_command
 
-EXIT_NO: Final = 1
-EXIT_DAMAGED: Final = 65
 _NEWEST_RACKS: Final = 144
 _DAYS_MAX: Final = INSTANT_MAX // DAY
 
@@ -84,7 +82,7 @@ def _rows(storage: Storage, bag: Bag, names: Sequence[str]) -> tuple[str, list[d
     raw = storage.read(f"{bag.path}/{LOCK}")
     listed = dict(open_lock(raw, f"{bag.path}/{LOCK}")[0].by_name()) if raw else {}
     rows: list[dict[str, object]] = []
-    for name in sorted({*names, *listed} - {LOCK, "prelock"}):
+    for name in sorted({*names, *listed} - {LOCK, PRELOCK}):
         entry, size = listed.get(name), storage.size_of(f"{bag.path}/{name}")
         if raw is None:
             state = "open"
@@ -182,7 +180,7 @@ def pack(cluster: Cluster, options: Namespace) -> int:
             progress.show(done)
     fields = {"log": options.log, "racks": len(chosen), "packed": made, "directories_removed": swept, "damaged": said}
     words = f"packed {counted(made, 'rack')}, removed {swept} bag directories"
-    return present(options, "tenure.pack", fields, words, status=EXIT_DAMAGED if said else 0)
+    return present(options, "tenure.pack", fields, words, status=Damaged.exit_status if said else 0)
 
 
 def retain(cluster: Cluster, options: Namespace) -> int:

@@ -49,15 +49,13 @@ from ..bag.roots import parse_root, storage_at
 from ..formats.birth import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
-from .opening import JSON, add_cluster_options, registers_at
+from .opening import EXIT_NO, INTERRUPTED, JSON, add_cluster_options, registers_at
 
 _FILE_BYTES_MAX: Final = 65536
 _EVIDENCE_BYTES_MAX: Final = 1 << 20
 _REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
 _DONE: Final = 0
-_NO: Final = 1
 _NOT_VERIFIED: Final = 3
-_INTERRUPTED: Final = 130
 _WAIT_STEP_NS: Final[Span] = 200 * MS
 _WATCH_PERIOD_NS: Final[Span] = SECOND
 
@@ -115,7 +113,7 @@ def judge_evidence(options: Namespace) -> int:
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
         lines.append(f"{peer_name}: {what or 'both clocks can have been right'}")
     unchecked = any(each["proven"] is None for each in shown)
-    status = _NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else _DONE
+    status = EXIT_NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else _DONE
     fields = {"kind": record.kind, "exchanges": shown}
     return present(options, "tenure.time.evidence.verdict", fields, *lines, status=status)
 
@@ -253,7 +251,7 @@ def _sources(asking: _Asking, options: Namespace) -> int:
                 return _DONE
             asking.clock.sleep(_WATCH_PERIOD_NS)
     except KeyboardInterrupt:
-        return _DONE if options.watch else _INTERRUPTED
+        return _DONE if options.watch else INTERRUPTED
 
 
 def _show_sources(asking: _Asking, options: Namespace) -> None:
@@ -317,7 +315,7 @@ def _verify(options: Namespace) -> int:
     )
     if reason:
         note(f"tenure: {reason}")
-    return {True: _DONE, False: _NO, None: _NOT_VERIFIED}[verdict]
+    return {True: _DONE, False: EXIT_NO, None: _NOT_VERIFIED}[verdict]
 
 
 def _verdict(token: SignedTime, key_file: str | None, over: bytes | None) -> tuple[bool | None, str]:

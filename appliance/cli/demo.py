@@ -18,8 +18,8 @@ from timeagent.units import MS, SECOND, span_text
 from ..bag.roots import parse_root
 from ..demo.director import FAULTS, Director, audit, plant, verify
 from ..demo.machines import DemoPlace, set_up_place
+from .opening import EXIT_NO
 
-EXIT_NO: Final = 1
 NODES_MIN: Final = 2
 SECONDS_MIN: Final = 1
 SECONDS_MAX: Final = 3600

@@ -33,9 +33,8 @@ from ..formats.shardmap import shard_text
 from ..formats.witness import SessionWitness, Witness
 from ..lease.wire import LeaseView, lease_fields
 from ..single_leases import NO_PROCESS, ByHand
-from .opening import cluster_command
+from .opening import EXIT_NO, cluster_command
 
-EXIT_NO: Final = 1
 NEW_SESSION: Final = "new"
 _SESSION_BYTES: Final = 16
 BEAT_NS: Final = 200 * MS

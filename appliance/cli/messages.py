@@ -33,7 +33,7 @@ from timeagent.console import (
     together,
     with_verbs,
 )
-from timeagent.errors import BadRequest, Environment, TenureError
+from timeagent.errors import BadRequest, Environment, TenureError, UnknownOutcome
 from timeagent.units import INSTANT_MAX, SECOND, Span, parse_instant, parse_span, rfc3339
 
 from ..bag.closedbags import RackGone
@@ -47,7 +47,7 @@ from ..formats.framing import FRAME_BYTES_MAX, check_payloads
 from ..formats.names import check_log
 from ..formats.view import VIEWS, Checkpoint, parse_fold, parse_horizon
 from ..views import Fold, View
-from .opening import add_cluster_options, cluster_command, open_cluster
+from .opening import EXIT_NO, add_cluster_options, cluster_command, open_cluster
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -57,8 +57,6 @@ KEPT: Final = 8
 """So many checkpoints of a fold ``prune`` leaves by default."""
 FOLDS: Final = {"balances": "appliance.demo.bank:BALANCES"}
 """Folds that come with tenure, by the name of their view."""
-EXIT_NO: Final = 1
-EXIT_UNKNOWN: Final = 4
 
 
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:
@@ -117,12 +115,12 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Name
     name, reason, status = "Committed", None, 0
     if outcome is not None and not isinstance(outcome, Committed):
         name, reason = type(outcome).__name__, outcome.reason
-        status = EXIT_UNKNOWN if isinstance(outcome, Unknown) else EXIT_NO
+        status = UnknownOutcome.exit_status if isinstance(outcome, Unknown) else EXIT_NO
     present(options, "tenure.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
     if not options.json:
         note(f"tenure: {counted(done, 'message')} committed to {options.log}")
     if status:
-        how = "of unknown outcome" if status == EXIT_UNKNOWN else "not committed"
+        how = "of unknown outcome" if isinstance(outcome, Unknown) else "not committed"
         note(f"tenure: the next batch is {how}: {reason}")
     return status
 

@@ -30,6 +30,11 @@ _CLUSTER_OPTIONS: Final = {
 JSON: Final = argument("--json", _CLUSTER_OPTIONS["--json"])
 ROOT_KEY: Final = argument("--root-key FILE", "the cluster's root key", required=True)
 
+# Exit codes that no error has (docs/exit-codes.md).
+EXIT_NO: Final = 1
+SOFTWARE: Final = 70
+INTERRUPTED: Final = 130
+
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
     """Add --root, --node-dir, --allow-root and --json.

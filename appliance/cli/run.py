@@ -32,7 +32,7 @@ from ..recipes.quick_run import WAIT
 from ..session.asking import waiting_text
 from ..session.held import Lease
 from ..session.renewal import grace_ns
-from .opening import add_cluster_options, cluster_command, open_cluster
+from .opening import SOFTWARE, add_cluster_options, cluster_command, open_cluster
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the forks here
     from timeagent.clock import Clock
@@ -43,8 +43,6 @@ if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind
     from ..session.asking import Leases
     from ..session.session import Session
 
-
-SOFTWARE: Final = 70
 _DIGITS_MAX: Final = 18
 """So many digits a semaphore's number may have to be read as one at all."""
 

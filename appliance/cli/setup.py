@@ -36,13 +36,12 @@ from ..node.records import Registers
 from ..node.runtime import daemon_lock, runtime_of
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
 from . import service
-from .opening import add_cluster_options, named_root, open_cluster, registers_at, root_key
+from .opening import EXIT_NO, add_cluster_options, named_root, open_cluster, registers_at, root_key
 from .shards import carry_out, check_answer
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
 _LOOK_FOR_HEIRS_NS: Final = 500 * MS
-NOT_WHOLLY: Final = 1
 
 
 def _node_name(options: Namespace) -> str:
@@ -340,7 +339,7 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
         f"{node} has left the cluster at {cluster.root}." if left else f"{node} has not left yet.",
         "What is not done:" if remains else "",
         *(f"  {line}" for line in remains),
-        status=0 if left else NOT_WHOLLY,
+        status=0 if left else EXIT_NO,
     )
 
 

@@ -22,7 +22,7 @@ from ..admin import trust
 from ..admin.membership import accept, asked, let_in, request_path
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
-from .opening import JSON, ROOT_KEY, cluster_command, root_key
+from .opening import EXIT_NO, JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
 
 _PUBLIC_BYTES_MAX: Final = 65536
@@ -100,7 +100,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
             f"{request.node}  {'request':9}  {request.fingerprint}{at}",
         )
         note("tenure: nothing is approved: compare the request with what join says there, then give --fingerprint")
-        return 1
+        return EXIT_NO
     key = root_key(cluster, options)
     number = accept(storage, cluster.registers, key, request, cluster.time.now().midpoint, options.fingerprint)
     if request.address is not None:
@@ -132,7 +132,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
         present(options, "tenure.trust-staged", {"node": node, "public": lines}, *lines)
         issuing = f"tenure trust issue {node} --public FILE --root-key FILE"
         note(f"tenure: these keys are made and not in use yet. Where the root key is: {issuing}; then repeat this call")
-        return 1
+        return EXIT_NO
     if unknown:
         assert key is not None
         now = cluster.time.now().midpoint

@@ -11,6 +11,7 @@ import contextlib
 import os
 import pwd
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -32,14 +33,11 @@ from ..bag.roots import Root
 from ..doctor.health import CheckVerdict, HealthCheck, unsure
 from ..node.runtime import CHECKS_PATH, HTTP_SOCKET, daemon_lock, kept_by, runtime_of
 from ..node.settings import Settings
+from ..recipes.processes import SIGNALLED
+from .opening import INTERRUPTED, SOFTWARE
 
 USER: Final = "tenure"
 """Whom systemd/tenure.sysusers.conf makes."""
-
-SOFTWARE: Final = 70
-INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141
-SIGNALLED: Final = 128
 
 _RUNNING: Final = Path("/run/systemd/system")
 _TEMPLATE: Final = "tenure@.target"
@@ -145,7 +143,7 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
         except TenureError as problem:
             status = report_error(problem)
         except BrokenPipeError:
-            status = BROKEN_PIPE
+            status = SIGNALLED + signal.SIGPIPE
         except OSError as problem:
             status = report_os_error(problem)
         except KeyboardInterrupt:
@@ -221,14 +219,13 @@ def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes
 def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[HealthCheck, str | None]:
     """Ask this machine's daemon how it is; return that, judged, and the release that it runs, if it says so."""
     answer = _asked(settings, cluster_id, CHECKS_PATH)
-    try:
-        told = None if answer is None else msgspec.json.decode(answer[1], type=_Told)
-    except (msgspec.DecodeError, RecursionError):
-        told = None
-    runs, listens = (None, None) if told is not None else keeping(settings, cluster_id)
-    listens = listens if answer is None else None
-    said = None if told is None else [HealthCheck(c.check, c.verdict, c.reason, c.way_out or "") for c in told.checks]
-    return judge_daemon(settings.node, said, runs, listens), None if told is None else told.release
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        if answer is not None:
+            told = msgspec.json.decode(answer[1], type=_Told)
+            said = [HealthCheck(each.check, each.verdict, each.reason, each.way_out or "") for each in told.checks]
+            return judge_daemon(settings.node, said, None, None), told.release
+    runs, listens = keeping(settings, cluster_id)
+    return judge_daemon(settings.node, None, runs, listens if answer is None else None), None
 
 
 def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]:
@@ -255,8 +252,10 @@ def keeping(settings: Settings, cluster_id: bytes) -> tuple[str | None, str | No
 def running_release(settings: Settings, cluster_id: bytes) -> str | None:
     """Return which release this machine's daemon runs, also an earlier one; None where none answers."""
     answer = _asked(settings, cluster_id, "/metrics")
-    found = _VERSION.search(answer[1]) if answer is not None else None
-    return None if answer is None else found[1].decode() if found else ""
+    if answer is None:
+        return None
+    found = _VERSION.search(answer[1])
+    return found[1].decode() if found else ""
 
 
 def key_ends(settings: Settings, cluster_id: bytes) -> dict[str, int]:

@@ -107,16 +107,11 @@ def in_one_order(logs: Sequence[Iterator[MessageBatch]]) -> Iterator[MessageBatc
         for number, head in list(heads.items()):
             lower, upper = head.split(bound)
             below.append(lower)
-            if len(upper):
-                heads[number] = upper
-            elif head.complete_ns == bound:
-                following = next(logs[number], None)
-                if following is None:
-                    del heads[number]
-                else:
-                    heads[number] = following
+            following = upper if len(upper) or head.complete_ns > bound else next(logs[number], None)
+            if following is None:
+                del heads[number]
             else:
-                heads[number] = upper
+                heads[number] = following
         together = merged(below)
         if len(together):
             yield together

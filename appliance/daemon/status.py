@@ -18,7 +18,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from timeagent.console import json_bytes
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
@@ -71,8 +71,8 @@ class Observed:
         """Look at nothing yet. ``releases``: asks the other nodes."""
         self.cluster = cluster
         self.releases = releases
-        self._host = cluster.routes.host
-        self._runtime = cluster.routes.runtime
+        self._routes = cluster.routes
+        self._host, self._runtime = self._routes.host, self._routes.runtime
         self._room: Room | None = None
         self._answered_ns: Instant | None = None
         """When the mount answered last, or, before it was asked, when the daemon began."""
@@ -83,9 +83,7 @@ class Observed:
     @property
     def own_shards(self) -> list[int]:
         """Return the shards that the map gives to this node, and those of others that run here."""
-        newest = self.cluster.maps.newest
-        owned = {shard for shard in newest.shards if newest.owner_of(shard) == self.cluster.settings.node}
-        return sorted(owned | set(self._host.everything()))
+        return sorted({*self._routes.own_shards(), *self._host.everything()})
 
     def see_mount(self, root: Root) -> None:
         """Note that the mount answers, and what room is left. Touches the mount. An error is no answer.
@@ -387,6 +385,4 @@ def _running(hosted: Mapping[int, HostedShard]) -> Iterator[Metric]:
 
 
 def exposition(collector: NodeCollector) -> HttpAnswer:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return HttpAnswer(200, generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)
+    return HttpAnswer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4)

@@ -97,11 +97,7 @@ class _Threads:
             future = _wrapped(self.calls.submit(do))
         except RuntimeError:  # it is closed, and what ended then ends at once
             future = asyncio.ensure_future(asyncio.to_thread(do))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await _ended(future)
-            raise
+        return await _to_its_end(future)
 
     def shut(self) -> None:
         """Wait for all threads to end."""
@@ -131,11 +127,9 @@ class AsyncLeases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room f
         return await asyncio.shield(self._recalled)
 
     async def __aenter__(self) -> Self:
-        """Hold them for a block."""
         return self
 
     async def __aexit__(self, *problem: object) -> None:
-        """Give them back, with the right watermark."""
         await self.session.relinquish(self)
 
 
@@ -158,11 +152,9 @@ class AsyncHold[H: Hold]:
         await self._threads.finish(self.core.relinquish)
 
     async def __aenter__(self) -> H:
-        """Have it for a block."""
         return self.core
 
     async def __aexit__(self, *problem: object) -> None:
-        """Give it back."""
         await self.relinquish()
 
 
@@ -301,7 +293,6 @@ class AsyncSession:
         return await self.begin()
 
     async def __aexit__(self, *problem: object) -> None:
-        """Close it."""
         await self.close()
 
 
@@ -365,23 +356,16 @@ class AsyncCluster:
     async def close(self) -> None:
         """End all waits, sessions and threads. Idempotent."""
         self._threads.closing.set()
-        closing = asyncio.ensure_future(asyncio.to_thread(self._close))
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await _ended(closing)
-            raise
+        await _to_its_end(asyncio.ensure_future(asyncio.to_thread(self._close)))
 
     def _close(self) -> None:
         self.core.close()
         self._threads.shut()
 
     async def __aenter__(self) -> Self:
-        """Use it in an ``async with`` block."""
         return self
 
     async def __aexit__(self, *problem: object) -> None:
-        """Close it."""
         await self.close()
 
 
@@ -451,6 +435,15 @@ def _first[T](known: asyncio.Future[T] | None, *listen: Callable[[Callable[[T], 
     for each in listen:
         each(listener)
     return first
+
+
+async def _to_its_end[R](future: asyncio.Future[R]) -> R:
+    """Return what comes of something. A task that is cancelled meanwhile waits for it all the same."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await _ended(future)
+        raise
 
 
 async def _ended[R](future: asyncio.Future[R]) -> None:

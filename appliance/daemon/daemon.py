@@ -42,7 +42,7 @@ from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
 from .lease_desk import DeskConnection, LeaseDesk
 from .pace import Pace
-from .status import AT_ONCE, NodeCollector, Observed, exposition, pages
+from .status import AT_ONCE, NodeCollector, Observed, pages
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +102,7 @@ class Node:
         self._cluster.maps.keep_looking()
         self._cluster.wakes.open()
         for shard in shards:
-            why = self._begun_or_awaited(shard)
-            if why is not None:
+            if (why := self._begun_or_awaited(shard)) is not None:
                 self.awaited[shard] = why
         writer = self._start_writer()
         door = self._open_doors()
@@ -159,8 +158,7 @@ class Node:
             self._until_close.callback(thread.join)
             self._until_close.callback(self._door.stop)
         self._releases.start()
-        collector = NodeCollector(self._observed, self._door, self._webs, self.desk)
-        shown = pages(self._observed, lambda: exposition(collector))
+        shown = pages(NodeCollector(self._observed, self._door, self._webs, self.desk))
 
         def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
             return shown[path](query) if path in shown else None

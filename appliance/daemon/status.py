@@ -182,7 +182,9 @@ class Observed:
                 return found, page.more
 
 
-def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str, Callable[..., HttpAnswer]]:
+def pages(collector: NodeCollector) -> Mapping[str, Callable[[Mapping[str, str]], HttpAnswer]]:
+    """Return what makes each page, by its path, of the query."""
+    observed = collector.observed
     maps, release = observed.cluster.maps, observed.releases.own
 
     def checks(_: Mapping[str, str]) -> HttpAnswer:
@@ -217,7 +219,7 @@ def pages(observed: Observed, metrics: Callable[[], HttpAnswer]) -> Mapping[str,
         CHECKS_PATH: checks,
         "/v1/shards": shards,
         "/v1/leases": leases,
-        "/metrics": lambda _: metrics(),
+        "/metrics": lambda _: HttpAnswer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4),
     }
 
 
@@ -382,7 +384,3 @@ def _running(hosted: Mapping[int, HostedShard]) -> Iterator[Metric]:
     yield by_part("grants_after_a_loss", "Grants of what an earlier holder may believe to have.", lambda c: c.sad)
     what = "How long those have to wait until it is surely past."
     yield by_part("loss_wait_seconds", what, lambda c: seconds(c.sad_ns))
-
-
-def exposition(collector: NodeCollector) -> HttpAnswer:
-    return HttpAnswer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4)

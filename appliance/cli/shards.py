@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from appliance.cluster import Cluster
@@ -193,41 +194,38 @@ def _share(cluster: Cluster, options: Namespace) -> int:
     return _told(options, record, f"{options.node} has of {counted(len(record.owners), 'shard')}: {has}.")
 
 
+_verb: Final = partial(cluster_command, repeated=True)
+
 WAIT: Final = argument("--wait SPAN", "how long the node may take to answer (60s)", default="60s")
 
 _SILENT_TOO: Final = argument("--silent-too", "also to a node that does not answer: its leases wait for it")
 
 _VERBS: Final = {
-    "ls": cluster_command(
-        "every shard: whose it is, who runs it, how it stands (also without a verb)", _list, repeated=True
-    ),
-    "move": cluster_command(
+    "ls": _verb("every shard: whose it is, who runs it, how it stands (also without a verb)", _list),
+    "move": _verb(
         "give one shard to another node, or to its own where another runs it; who renews loses no lease",
         _move,
         argument("shard SHARD", type=int),
         argument("node NODE"),
         _SILENT_TOO,
         ROOT_KEY,
-        repeated=True,
     ),
-    "reshard": cluster_command(
+    "reshard": _verb(
         "have another number of shards; who renews loses no lease",
         _reshard,
         argument("count N", type=int),
         argument("--nodes NODE,...", "over these nodes (default: those that have shards)"),
         _SILENT_TOO,
         ROOT_KEY,
-        repeated=True,
     ),
-    "share": cluster_command(
+    "share": _verb(
         "give a node that has none its share of the shards; who renews loses no lease",
         _share,
         argument("node NODE"),
         WAIT,
         ROOT_KEY,
-        repeated=True,
     ),
-    "finish": cluster_command("end a move that was cut off", _finish, ROOT_KEY, repeated=True),
+    "finish": _verb("end a move that was cut off", _finish, ROOT_KEY),
 }
 COMMANDS: Final = {
     "shards": with_verbs(

@@ -1,19 +1,9 @@
 """``SteppedCluster``: a whole cluster in a test's process, with a clock that moves when the test says so, or waits.
 
-```python
-def test_worker_stops_when_its_lease_is_gone() -> None:
-    with SteppedCluster() as cluster:
-        ours, theirs = cluster.session("ours"), cluster.session("theirs")
-        hold = Mutex(ours, "job").acquire()
-        cluster.pause(ours)                           # as SIGSTOP, or a paused machine: nothing of it is renewed
-        assert Mutex(theirs, "job").acquire().fence > hold.fence        # takes 10 s of the test's clock, and no time
-        with pytest.raises(LeaseLost):
-            hold.check()
-```
-
 Sessions, shards, bags and their protocol are the product's own; the mount is memory, and a shard is called in place.
 Whoever waits, and ``advance``, let time pass; every session that is not paused renews meanwhile, as its thread would.
-For one thread: nothing here is to be shared between several. Seeded: the same test does the same.
+For one thread: nothing here is to be shared between several. Seeded: the same test does the same. How tests use it:
+docs/recipes/testing.md.
 """
 
 from __future__ import annotations
@@ -232,7 +222,7 @@ class SteppedCluster:
         self._random = random.Random(seed)  # noqa: S311 - names and jitter, the same in every run
         cluster_id = self._random.randbytes(16)
         self.policy = check_policy(policy or Policy(number=1, cluster_id=cluster_id, rack_ns=60 * SECOND))
-        root, self._keys = Signer(self._random.randbytes(32)), {each: self._signer() for each in _PURPOSES}
+        root, self._keys = self._signer(), {each: self._signer() for each in _PURPOSES}
         self.time = SteppedTime(self, self._keys[Purpose.TIME])
         self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
         self._records = found_cluster(self.storage, Path("/"), self.policy, root)
@@ -244,7 +234,7 @@ class SteppedCluster:
         self._stores: list[LeaseStore] = []
         self._ways = [InPlace() for _ in range(shards)]
         self._sessions: list[Session] = []
-        self._paused: list[Session] = []
+        self._paused: set[Session] = set()
         self._passing = False
         for shard in range(shards):
             self.start_shard(shard)
@@ -281,14 +271,12 @@ class SteppedCluster:
     def pause(self, session: Session) -> None:
         """Have a session stand still: nothing of it is renewed until it is woken. Idempotent."""
         check_type(Session, session=session)
-        if session not in self._paused:
-            self._paused.append(session)
+        self._paused.add(session)
 
     def wake(self, session: Session) -> None:
         """Let a session that was paused go on: it renews what it still can. Idempotent."""
         check_type(Session, session=session)
-        if session in self._paused:
-            self._paused.remove(session)
+        self._paused.discard(session)
         self._renew()
 
     # -- leases --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ All but ``run`` work without a cluster and without keys.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import random
@@ -54,7 +53,6 @@ from .opening import EXIT_NO, INTERRUPTED, JSON, add_cluster_options, registers_
 _FILE_BYTES_MAX: Final = 65536
 _EVIDENCE_BYTES_MAX: Final = 1 << 20
 _REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
-_DONE: Final = 0
 _NOT_VERIFIED: Final = 3
 _WAIT_STEP_NS: Final[Span] = 200 * MS
 _WATCH_PERIOD_NS: Final[Span] = SECOND
@@ -113,7 +111,7 @@ def judge_evidence(options: Namespace) -> int:
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
         lines.append(f"{peer_name}: {what or 'both clocks can have been right'}")
     unchecked = any(each["proven"] is None for each in shown)
-    status = EXIT_NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else _DONE
+    status = EXIT_NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else 0
     fields = {"kind": record.kind, "exchanges": shown}
     return present(options, "tenure.time.evidence.verdict", fields, *lines, status=status)
 
@@ -173,7 +171,8 @@ def _stated_radius(text: str) -> Span:
     return radius
 
 
-def _known(asking: _Asking, *, quiet: bool = False) -> showing.Known:
+def _by_agent(asking: _Asking, *, quiet: bool) -> showing.Known | None:
+    """Return what the agent of this machine says; None where none runs, or answers."""
     directory = asking.find_agent()
     if directory is not None:
         try:
@@ -181,13 +180,17 @@ def _known(asking: _Asking, *, quiet: bool = False) -> showing.Known:
         except BadTime as problem:
             if not quiet:
                 note(f"tenure: {problem.message}; asking the sources from here")
-    return showing.known_without_agent(asking.clock, asking.sources, asking.radius)
+    return None
+
+
+def _known(asking: _Asking, *, quiet: bool = False) -> showing.Known:
+    return _by_agent(asking, quiet=quiet) or showing.known_without_agent(asking.clock, asking.sources, asking.radius)
 
 
 def _now(asking: _Asking, options: Namespace) -> int:
     known = _known(asking)
     present(options, "tenure.time.now", known.fields(), *_now_lines(known))
-    return _DONE if known.problem is None else report_error(_unbounded_error(known.problem))
+    return 0 if known.problem is None else report_error(_unbounded_error(known.problem))
 
 
 def _unbounded_error(problem: BadTime) -> BadTime:
@@ -248,18 +251,14 @@ def _sources(asking: _Asking, options: Namespace) -> int:
             _show_sources(asking, options)
             shown += 1
             if not options.watch or shown == options.count:
-                return _DONE
+                return 0
             asking.clock.sleep(_WATCH_PERIOD_NS)
     except KeyboardInterrupt:
-        return _DONE if options.watch else INTERRUPTED
+        return 0 if options.watch else INTERRUPTED
 
 
 def _show_sources(asking: _Asking, options: Namespace) -> None:
-    directory = asking.find_agent()
-    known: showing.Known | None = None
-    if directory is not None:
-        with contextlib.suppress(BadTime):
-            known = showing.known_by_agent(directory, asking.clock)
+    known = _by_agent(asking, quiet=True)
     views = list(known.sources) if known else showing.sources_without_agent(asking.clock, asking.sources, asking.radius)
     summary = known.fields() if known and known.problem is None else None
     fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
@@ -315,7 +314,7 @@ def _verify(options: Namespace) -> int:
     )
     if reason:
         note(f"tenure: {reason}")
-    return {True: _DONE, False: EXIT_NO, None: _NOT_VERIFIED}[verdict]
+    return {True: 0, False: EXIT_NO, None: _NOT_VERIFIED}[verdict]
 
 
 def _verdict(token: SignedTime, key_file: str | None, over: bytes | None) -> tuple[bool | None, str]:

@@ -17,7 +17,7 @@ from appliance.cluster import Cluster, refuse_root_user, time_sources
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.console import Argument, Command, argument, command, note, present
-from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUnavailable, TryAgain
+from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, Span, parse_span, span_text
 
@@ -37,7 +37,7 @@ from ..node.runtime import daemon_lock, runtime_of
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
 from . import service
 from .opening import EXIT_NO, add_cluster_options, named_root, open_cluster, registers_at, root_key
-from .shards import carry_out, check_answer
+from .shards import carry_out, check_answer, runner
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
@@ -297,13 +297,7 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
     waiting = membership.given_last(cluster.registers, node)  # by this call, or one before it
     while waiting:
         cluster.maps.look()
-        for shard in sorted(waiting):
-            try:
-                runs = cluster.routes.numbers(shard).node
-            except ShardUnavailable:
-                continue
-            if runs != node:
-                waiting.discard(shard)
+        waiting = {shard for shard in waiting if runner(cluster, shard) in (None, node)}
         if waiting and cluster.time.boot_ns() >= until:
             what = f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys"
             raise TryAgain("not-handed-over", what, hint="tenure shards ls says who should; call it again")

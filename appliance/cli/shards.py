@@ -68,15 +68,15 @@ def _move(cluster: Cluster, options: Namespace) -> int:
         what = f"map {newest.number} has the shards 0 to {len(layout.owners) - 1}, not {place}"
         raise BadRequest("no-such-shard", what, hint="tenure shards ls")
     check_nodes(cluster.registers, [node])
-    if newest.before is None and newest.owners[place] == node and _runner(cluster, newest, place) in (None, node):
+    its_own = newest.before is None and newest.owners[place] == node
+    if its_own and runner(cluster, newest.layout.shards[place]) in (None, node):
         what = f"shard {place} belongs to {node} by map {newest.number}, and runs there"
         raise BadRequest("moved-already", what, hint="shards ls")
     return _carried_out(cluster, options, lambda before: moved(before, {place: node}))
 
 
-def _runner(cluster: Cluster, newest: ShardMap, place: int) -> str | None:
-    """Return which node runs the shard in a place, as far as that is known."""
-    shard = newest.layout.shards[place]
+def runner(cluster: Cluster, shard: int) -> str | None:
+    """Return which node runs a shard, as far as that is known."""
     try:
         return cluster.routes.numbers(shard).node
     except ShardUnavailable:

@@ -58,7 +58,7 @@ _WAIT_STEP_NS: Final[Span] = 200 * MS
 _WATCH_PERIOD_NS: Final[Span] = SECOND
 
 
-def find_agent(root: str | None, node_dir: str | None) -> Path | None:
+def find_agent(root: str | Path | None, node_dir: str | Path | None) -> Path | None:
     """Return the directory of the agent's door: of the node that is named, else of the only one of this user."""
     if root is None and node_dir is None:
         refuse_strangers(user_directory())
@@ -80,7 +80,7 @@ def machine_sources(clock: MachineClock, node_dir: str | Path | None) -> list[So
     return own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
 
 
-def assumed_radius_ns(root: str | None) -> Span:
+def assumed_radius_ns(root: str | Path | None) -> Span:
     """Return the radius that the policy of a root states; 0 where it states none, or there is no root. Touches it."""
     path = parse_root(root) if root else None
     return registers_at(storage_at(path), path).newest_policy().assumed_radius_ns if path else 0

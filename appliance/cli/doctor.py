@@ -239,9 +239,7 @@ def _tmpfs() -> list[HealthCheck]:
 
 def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
-    clock = SystemClock()
-    node = None if node_dir is None else str(node_dir)
-    agent = find_agent(str(path), node) if path else find_agent(None, None)
+    clock, agent = SystemClock(), find_agent(path, node_dir if path else None)
     if agent is not None:
         known = known_by_agent(agent, clock)
     else:
@@ -255,7 +253,7 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
 
 
 def _assumed_radius(path: Path | None) -> Span:
-    return assumed_radius_ns(str(path)) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
+    return assumed_radius_ns(path) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
 
 
 def _randomness() -> list[HealthCheck]:

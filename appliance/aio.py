@@ -11,9 +11,6 @@ those who wait must not stand in the way of those who give back. Cancelling an `
 and gives back what was granted meanwhile, before the task goes on: at most about one attempt's time-out. Everything
 else that is cancelled runs to its end in its thread: a publication may be in the record, or become so, and
 relinquishing waits for its outcome as ever.
-
-``AsyncCluster.session`` is not awaited, and so asks nobody: the session begins, in a thread, with the first thing of it
-that is awaited, ``async with`` included, and what beginning raises is raised there.
 """
 
 from __future__ import annotations
@@ -325,9 +322,9 @@ class AsyncCluster:
             pool.shutdown(wait=False)
 
     def session(self, purpose: str = "", *, session_leases: bool = False) -> AsyncSession:
-        """Return a session, one writer incarnation with its leases, that begins when it is first awaited.
+        """Return a session, as ``Cluster.session``, that begins, in a thread, when anything of it is first awaited.
 
-        As ``Cluster.session``; what that raises is raised where it begins. This does not block.
+        ``async with`` included; what beginning raises is raised there. This does not block.
         """
         return AsyncSession(partial(self.core.session, purpose, session_leases=session_leases), self._threads)
 
@@ -375,7 +372,7 @@ def _closed() -> BadRequest:
 
 
 def _work[R](given: list[tuple[Future[R], Callable[[], R]]]) -> None:
-    """Do what is given, which the caller must have no other way to: no circle keeps what a failed call has seen."""
+    """Do the one job in a list, and empty that: no cycle of references keeps a failed call's frames alive."""
     future, do = given.pop()
     if future.set_running_or_notify_cancel():
         try:
@@ -388,7 +385,7 @@ def _work[R](given: list[tuple[Future[R], Callable[[], R]]]) -> None:
 def _submitted[R](pool: ThreadPoolExecutor, do: Callable[[], R]) -> Future[R]:
     """Have a thread of a pool do it. Raises BadRequest where the cluster is closed, Environment for lack of a thread.
 
-    A pool that can start none leaves what it was given to those that it has: what is refused here is not done by them.
+    A pool that cannot start a thread leaves the job queued for those it has: what is refused here is cancelled first.
     """
     future: Future[R] = Future()
     try:
@@ -408,7 +405,7 @@ def _wrapped[R](future: Future[R]) -> asyncio.Future[R]:
 
 
 def _look_at[R](future: asyncio.Future[R]) -> None:
-    """Take note of what came of something that nobody may be waiting for any more."""
+    """Retrieve what failed, perhaps with nobody waiting for it any more: else asyncio complains on stderr."""
     if not future.cancelled():
         future.exception()
 
@@ -416,8 +413,8 @@ def _look_at[R](future: asyncio.Future[R]) -> None:
 def _first[T](known: asyncio.Future[T] | None, *listen: Callable[[Callable[[T], None]], None]) -> asyncio.Future[T]:
     """Return what a listener will hear first, of any of these and in whatever thread.
 
-    ``known``: what was returned before, and is again while nothing was heard: nothing takes a listener off, and who
-    waits for a second at a time would leave one every time.
+    ``known``: what an earlier call returned, and this one does too until something is heard: no listener is ever taken
+    off, and a task that waits again and again would add one each time.
     """
     loop = asyncio.get_running_loop()
     if known is not None and not known.done() and known.get_loop() is loop:

@@ -1,8 +1,5 @@
 """``tenure node run|upgrade``: this node's shards and metronome; going over to another release.
 
-SIGTERM stops the daemon for a restart: all leases stay, for the next one on this boot. SIGINT (Ctrl-C) has it stop in
-good order: every lease is given back, or over, and whoever runs its shards next begins at once.
-
 An upgrade sees whether the other release reads this root before anything changes. The package is installed while the
 daemon goes on, which loaded all its code when it started; then the units restart once, and the shards' leases wait for
 that on tmpfs. Repeated, it finds that the release runs already.

@@ -69,9 +69,9 @@ class _Threads:
         self.runs = ThreadPoolExecutor(CALLS_MAX, "tenure-run")
         self.closing = Event()
 
-    async def call[R](self, do: Callable[[], R], pool: ThreadPoolExecutor | None = None) -> R:
-        """Do it in a thread of a pool, or of the calls. Cancelled, it runs to its end. Raises as ``_submitted``."""
-        return await asyncio.shield(_wrapped(_submitted(pool or self.calls, do)))
+    async def call[R](self, do: Callable[[], R], pool: ThreadPoolExecutor) -> R:
+        """Do it in a thread of a pool. Cancelled, it runs to its end. Raises as ``_submitted``."""
+        return await asyncio.shield(_wrapped(_submitted(pool, do)))
 
     async def taken[R](self, take: Callable[[Callable[[], bool]], R], give_back: Callable[[R], object]) -> R:
         """Take something in a thread that waits. Cancelled, the wait is given up, and what came of it given back."""
@@ -156,14 +156,16 @@ class AsyncHold[H: Hold]:
 
 
 def _awaited[**P, R](
-    verb: Callable[Concatenate[Session, P], R],
+    verb: Callable[Concatenate[Session, P], R], *, waits: bool = False
 ) -> Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, R]]:
-    """Return a session's verb to be awaited: the session is begun, and it is done in a thread."""
+    """Return a session's verb to be awaited: the session is begun, then it is done in a thread. ``waits``: of those."""
 
     @wraps(verb)
     async def awaited(session: AsyncSession, /, *arguments: P.args, **options: P.kwargs) -> R:
         await session.begin()
-        return await session._threads.call(partial(verb, session.core, *arguments, **options))  # noqa: SLF001 - a verb of it
+        threads = session._threads  # noqa: SLF001 - a verb of it
+        pool = threads.waits if waits else threads.calls
+        return await threads.call(partial(verb, session.core, *arguments, **options), pool)
 
     return awaited
 
@@ -233,14 +235,6 @@ class AsyncSession:
         """The 8 random bytes that name this writer. Raises BadRequest, code ``not-begun``."""
         return self.core.incarnation
 
-    async def upgrade(
-        self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False
-    ) -> None:
-        """Change a held lease to a stronger mode. Cancelled, it waits and changes on in its thread."""
-        await self.begin()
-        do = partial(self.core.upgrade, lease, mode, timeout_s=timeout_s, record_only=record_only)
-        await self._threads.call(do, self._threads.waits)
-
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Does not block."""
         self.core.check_held(leases)
@@ -257,6 +251,7 @@ class AsyncSession:
         """Take no lease any more. Does not wait."""
         self.core.take_no_more()
 
+    upgrade = _awaited(Session.upgrade, waits=True)  # cancelled, it waits and changes on in its thread
     publish = _awaited(Session.publish)  # cancelled, it is done all the same; asyncio.shield keeps its outcome
     resolve = _awaited(Session.resolve)
     read = _awaited(Session.read)

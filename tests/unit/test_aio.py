@@ -198,6 +198,24 @@ def test_as_many_waiters_as_there_are_threads_do_not_keep_the_holder_from_giving
     run(site, scene)
 
 
+def test_as_many_upgrades_as_there_are_calls_do_not_keep_others_from_publishing(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session, blocking = cluster.session("shares"), cluster.session("blocks")
+        names = [f"d{number}" for number in range(CALLS_MAX)]
+        ours = await session.acquire(*names, mode="S")
+        theirs = await blocking.acquire(*names, mode="S")
+        own = await blocking.acquire("own")
+        upgrades = [asyncio.create_task(session.upgrade(lease, "X", timeout_s=60)) for lease in ours]
+        for name in names:
+            await some_wait(cluster, name, 1)
+        assert await asyncio.wait_for(blocking.publish("log", [b"1"], under=own), 30) == Committed()
+        await blocking.relinquish(theirs)
+        await asyncio.gather(*upgrades)
+        assert {lease.mode for lease in ours} == {"X"}
+
+    run(site, scene)
+
+
 # Whatever an application does in a thread may wait for what another task is about to give back.
 def test_as_many_runs_as_there_are_threads_do_not_keep_the_holder_from_giving_back(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:

@@ -193,7 +193,7 @@ class HttpServer(BoundedListener):
         if named.get("content-length", "0") != "0" or "transfer-encoding" in named:
             raise _Bad(400, "a request has no body here")
         host = named.get("host", "localhost")
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if self._allowed is not None and name.lower() not in self._allowed:
             raise _Bad(421, "this door is for this machine: ask localhost")
         return method, address.path, query
@@ -214,7 +214,6 @@ class HttpServer(BoundedListener):
 
 
 def _is_loopback(host: str) -> bool:
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost"

@@ -220,10 +220,9 @@ def _terminated(_number: int, _frame: object) -> None:
 
 def entry() -> int:
     """Run the command line, whatever may interrupt it, also while modules are still being loaded."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is None:
-            # Somebody closed it. Nothing could be said, and what is opened next would take its number.
-            return INPUT_OUTPUT
+    if None in (sys.stdout, sys.stderr):
+        # Somebody closed it. Nothing could be said, and what is opened next would take its number.
+        return INPUT_OUTPUT
     if sys.stdin is None:
         # Who reads it is refused; and nothing that is opened takes its number, which a lock's keeper gives away.
         sys.stdin = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end

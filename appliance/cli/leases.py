@@ -221,10 +221,9 @@ def _session(hand: ByHand, options: Namespace, term: Span) -> tuple[bytes, Holde
     if options.session == NEW_SESSION:
         witness = hand.begin_session(options.domain, term, options.purpose)
         return witness.session_id, witness.holder
-    try:
+    session_id = b""
+    with contextlib.suppress(ValueError):
         session_id = bytes.fromhex(options.session)
-    except ValueError:
-        session_id = b""
     views = hand.under(options.domain, session_id) if len(session_id) == _SESSION_BYTES else []
     if not views or views[0].holder.process != NO_PROCESS:
         what = f"the shard of {options.domain!r} has no session lease {options.session!r} that was taken by hand"

@@ -1,7 +1,4 @@
-"""``tenure trust`` and ``tenure policy``: the records that the root key signs, shown and changed.
-
-Which keys the cluster believes and where its nodes answer; and the numbers that all of it shares.
-"""
+"""``tenure trust`` and ``tenure policy``: the records that the root key signs, shown and changed."""
 
 from __future__ import annotations
 
@@ -253,20 +250,16 @@ def _show_policy(cluster: Cluster, options: Namespace) -> int:
         hint = f"they are numbered from 1 to {newest.number}"
         raise BadRequest("no-such-policy", f"there is no policy {number}", hint=hint)
     policy = cluster.registers.policy(number)
-    derived = {
-        "takeover": (policy.takeover_ns(), "a holder died: its domains are blocked so long, at most"),
-        "restart": (policy.restart_ns(), "a shard crashed: all its domains are; one stopped in order blocks none"),
+    rows = {name: (getattr(policy, name), what) for name, what in _NUMBERS.items()} | {
+        "takeover_ns": (policy.takeover_ns(), "a holder died: its domains are blocked so long, at most"),
+        "restart_ns": (policy.restart_ns(), "a shard crashed: all its domains are; one stopped in order blocks none"),
     }
     return present(
         options,
         "tenure.policy",
-        {"number": number}
-        | {name: getattr(policy, name) for name in _NUMBERS}
-        | {f"{word}_ns": span for word, (span, _) in derived.items()}
-        | {"newest": newest.number},
+        {"number": number} | {name: span for name, (span, _) in rows.items()} | {"newest": newest.number},
         f"policy {number}" + ("" if number == newest.number else f" of {newest.number}"),
-        *(f"  {_option(name):16}  {span_text(getattr(policy, name)):>9}  {what}" for name, what in _NUMBERS.items()),
-        *(f"  {word:16}  {span_text(span):>9}  {what}" for word, (span, what) in derived.items()),
+        *(f"  {_option(name):16}  {span_text(span):>9}  {what}" for name, (span, what) in rows.items()),
     )
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance.bag.message import MessageBatch, before, merged
-from appliance.bag.reader import Reader
 from appliance.formats.names import check_log, check_view
 from appliance.formats.paths import TMP
 from appliance.formats.view import (
@@ -128,12 +127,9 @@ class View[S]:
         self._storage = context.storage
         self._fold = fold
         self.logs = tuple(sorted(fold.logs))
-        self._readers: list[Reader] = []
-        created: dict[str, Instant] = {}
-        for name in self.logs:
-            log = logs.opened(name)
-            self._readers.append(log.reader)
-            created[name] = log.grid.birth.created_ns
+        opened = {name: logs.opened(name) for name in self.logs}
+        created = {name: log.grid.birth.created_ns for name, log in opened.items()}
+        self._readers = [log.reader for log in opened.values()]
         self._cluster_id = context.records.cluster_id
         self.digest = fold.identity(self._cluster_id, created).digest()
         self.path = fold_path(fold.view, self.digest)

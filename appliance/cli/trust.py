@@ -130,8 +130,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
         issuing = f"tenure trust issue {node} --public FILE --root-key FILE"
         note(f"tenure: these keys are made and not in use yet. Where the root key is: {issuing}; then repeat this call")
         return EXIT_NO
-    if unknown:
-        assert key is not None
+    if unknown and key is not None:
         now = cluster.time.now().midpoint
         number = trust.issue(cluster.registers, key, node, unknown, now, overlap_ns=_overlap(options))
     keys.take_up(directory, purposes)

@@ -143,6 +143,35 @@ def test_cancelled_block_gives_its_leases_back(site: Site) -> None:
 
 
 # A task may be cancelled when its block is already over: what the session has goes back all the same.
+def test_who_is_cancelled_while_it_gives_back_goes_on_when_that_is_done(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = cluster.session("test")
+        leases = await session.acquire("d")
+        begun, go_on, relinquish = threading.Event(), threading.Event(), session.core.relinquish
+
+        def slowly(*words: Any, **options: Any) -> bool:  # noqa: ANN401
+            begun.set()
+            assert go_on.wait(60)
+            return relinquish(*words, **options)
+
+        monkeypatch.setattr(session.core, "relinquish", slowly)
+        giving = asyncio.create_task(session.relinquish(leases))
+        assert await asyncio.to_thread(begun.wait, 60)
+        for _ in range(2):
+            giving.cancel()
+            await asyncio.wait([giving], timeout=0.01)
+        assert not giving.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await giving
+        async with await cluster.session("next").acquire("d", timeout_s=0):
+            pass
+
+    run(site, scene)
+
+
 def test_session_whose_closing_is_cancelled_gives_everything_back(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         async def work() -> None:

@@ -61,10 +61,9 @@ class ByHand:
         return self._cluster.routes.inspect(self._cluster.map.shards_of(domain)[0], domain)[1]
 
     def granted_ns(self, asked_ns: Span, asked: TimeInterval, expiry_ns: Instant) -> Span:
-        """Return for how long was granted what was asked for at that time: no longer than the policy allows.
+        """Return the term that was granted: what was asked for, if policy, shard and session lease did not cut it.
 
-        Less than that where the expiry says so, the shard may not grant for longer just now or the session lease is
-        over before. What two clocks differ by, and the age of the time that a shard signs, are no part of it.
+        Up to one attempt's time-out of difference is taken for that of two clocks, and for the age of the signed time.
         """
         most = min(asked_ns, self._policy.lease_term_max_ns)
         left = expiry_ns - asked.midpoint
@@ -102,11 +101,10 @@ class ByHand:
     ) -> tuple[Witness, Span]:
         """Take a lease for one term; it is kept by nobody. Raises TryAgain, ShardUnavailable, BadRequest, BadTime.
 
-        Return with it for how long it was granted: not longer than the policy allows, nor than the shard now may.
-        ``session``: a session lease that was taken by hand, with its holder: then that one's expiry is the lease's.
-        A shard that does not answer is asked again while there is time: another node takes over what is missed. Then it
-        waits for earlier holders who may still believe that they have it; whatever ends that wait gives the lease back,
-        as TryAgain, code ``warming``, does.
+        Return it with the term that was granted. ``session``: a session lease that was taken by hand, with its holder:
+        then that one's expiry is the lease's. A shard that does not answer is asked again while there is time, since
+        another node may take it over. Then this waits for earlier holders who may still believe that they have the
+        domain; whatever ends that wait, TryAgain with code ``warming`` among it, gives the lease back.
         """
         self._check_served(domain)
         time, name = self._cluster.time, self._name()

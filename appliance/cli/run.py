@@ -63,8 +63,8 @@ class Held:
     def left_ns(self) -> Span:
         """Return how long they may still be used, were none renewed any more.
 
-        Between two renewals time passes at least as fast as the boot clock says: a clock that is set back makes no
-        lease longer, and one that has no bound just now, no lease endless.
+        Between two renewals time is taken to pass at least as fast as the boot clock: neither a clock that is set back
+        nor one that has no bound just now makes a lease longer.
         """
         expiry, (before, latest, boot) = self._expiry_ns(), self._counted
         counted = latest + self._clock.boot_ns() - boot

@@ -87,6 +87,8 @@ class ByHand:
         while isinstance(page := self._asked(question, domain), wire.LeasePage):
             if page.leases or not page.more:
                 return list(page.leases)
+            if page.after_domain <= question.after_domain:
+                break  # it would be asked for the same for ever
             question = replace(question, after_domain=page.after_domain)
         raise _no_answer(page)
 

@@ -465,6 +465,22 @@ def test_who_gave_up_waiting_has_no_place_any_more(say: Say, node: Cluster) -> N
 
 
 @pytest.mark.usefixtures("node")
+def test_shard_whose_pages_do_not_go_on_is_asked_for_a_session_lease_no_more(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: Any = None
+    ahead = iter(["a", "b", "b"])
+
+    def asked(*_: object) -> wire.LeasePage:
+        return wire.LeasePage(numbers=numbers, leases=(), more=True, after_domain=next(ahead))
+
+    monkeypatch.setattr(ByHand, "_asked", asked)
+    said = say("acquire", "a", "--session", bytes(16).hex(), status=69)
+    assert "answered with a LeasePage" in said.err
+    assert list(ahead) == []
+
+
+@pytest.mark.usefixtures("node")
 def test_shard_whose_queue_is_full_is_not_asked_without_pause(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say("acquire", "a")
     asked, calls = ByHand._asked, []

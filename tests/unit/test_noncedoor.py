@@ -1,5 +1,6 @@
 """The doors: whatever arrives at them, they go on answering."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.errors import BadTime, Environment
+from timeagent.sources import nonce
 from timeagent.sources.nonce import (
     QUESTION_BYTES,
     NonceClient,
@@ -25,6 +27,7 @@ from timeagent.sources.nonce import (
     answers,
     bind_unix,
     decode_question,
+    encode_answer,
     encode_question,
     encode_refusal,
     nonce_door,
@@ -159,6 +162,26 @@ def test_client_asks_for_the_report_over_the_unix_socket(tmp_path: Path, silent_
     door.wake()
     thread.join(10)
     door.close()
+
+
+# The name that the kernel chooses is no secret, and no mode guards it: anybody of this machine can send to it.
+def test_what_a_stranger_sends_to_the_name_of_a_client_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound, first = bind_unix(tmp_path), NonceQuestion(NonceKind.REPORT, bytes(7) + b"\1", bytes(32))
+    sent: list[int] = []
+
+    class Watched(socket.socket):
+        def bind(self, address: Any) -> None:  # noqa: ANN401 - as there
+            super().bind(address)
+            with contextlib.suppress(PermissionError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+                sent.append(stranger.sendto(encode_answer(first, b"forged"), self.getsockname()))
+
+    monkeypatch.setattr(nonce, "TIMEOUT_NS", 20 * MS)
+    monkeypatch.setattr(socket, "socket", Watched)
+    with bound, pytest.raises(BadTime) as refused:
+        NonceClient(tmp_path).report()
+    assert (refused.value.code, sent) == ("door-silent", [])
 
 
 def test_socket_that_another_run_left_is_replaced(hand: HandAgent, tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ class NonceClient:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
                 door.settimeout(TIMEOUT_NS / SECOND)
+                door.connect(str(self._path))  # first: who is not at that path cannot send to what is connected to it
                 door.bind("")  # an abstract name that the kernel chooses: the answer needs an address
-                door.connect(str(self._path))
                 door.send(encode_question(question))
                 return question, first_wanted(door, lambda data: answers(question, data))
         except TimeoutError:

@@ -180,7 +180,7 @@ def writer_socket(runtime: Path) -> Path:
 
 
 def open_doors(paths: list[str], socket: Path) -> None:
-    """Make the links, in this user's own directory; what hinders that costs speed only. Touches tmpfs.
+    """Make the links, where no other user could put something; what hinders that costs speed only. Touches tmpfs.
 
     Those that lead nowhere are removed: of daemons that were killed, and whose directory has gone since.
     """
@@ -190,13 +190,14 @@ def open_doors(paths: list[str], socket: Path) -> None:
             for each in (os.path.dirname(folder), folder):
                 if not os.path.isdir(each):
                     os.mkdir(each, 0o700)
+                refuse_strangers(Path(each))
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(socket, path)
             for entry in os.scandir(folder):
                 if entry.is_symlink() and not os.path.exists(entry.path):
                     os.unlink(entry.path)
-        except OSError:
+        except (OSError, Environment):
             continue
 
 

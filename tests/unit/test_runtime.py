@@ -23,6 +23,7 @@ from appliance.node.runtime import (
     default_directory,
     ensure_runtime,
     kept_by,
+    open_doors,
     runtime_of,
     shard_socket,
 )
@@ -116,6 +117,17 @@ def test_those_who_look_for_the_daemon_refuse_it_too_unless_the_settings_are_of_
         runtime_of(settings, CLUSTER)
     os.chown(tmp_path, 65534, 65534)
     assert runtime_of(settings, CLUSTER) == tmpfs / "node"
+
+
+# A node whose runtime is elsewhere looks for doors in the usual place all the same, which others may have made.
+def test_doors_are_not_made_where_others_could_lead_them_elsewhere(tmpfs: Path) -> None:
+    (tmpfs / "users").mkdir()
+    (tmpfs / "mine").mkdir()
+    (tmpfs / "mine" / "leads nowhere").symlink_to("lock of a browser")
+    (tmpfs / "users" / "doors").symlink_to(tmpfs / "mine")
+    (tmpfs / "users").chmod(0o777)
+    open_doors([f"{tmpfs}/users/doors/%2Fsrv"], tmpfs / "writer.sock")
+    assert [each.name for each in (tmpfs / "mine").iterdir()] == ["leads nowhere"]
 
 
 def test_directory_of_the_service_is_used_by_its_user_where_it_forgets(

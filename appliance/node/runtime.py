@@ -100,10 +100,11 @@ def _kind_of(path: Path, mountinfo: str | None = None) -> str:
     return "unknown" if mount is None else mount.kind
 
 
-def ensure_runtime(path: Path, mountinfo: str | None = None, group: int | None = None) -> Path:
+def ensure_runtime(path: Path, mountinfo: str | None = None, group: int | None = -1) -> Path:
     """Create the node's directory, for its user alone, once it is sure that it is on tmpfs. Raises Environment.
 
-    ``group``: who else may enter it, to use the sockets there; the directories above it are not changed.
+    ``group``: who else may enter it, to use the sockets there, None: nobody, -1: who may by now; the directories above
+    it are not changed.
     """
     longest = len(os.fsencode(shard_socket(path, 0)))
     if longest > _SOCKET_BYTES_MAX:
@@ -119,9 +120,10 @@ def ensure_runtime(path: Path, mountinfo: str | None = None, group: int | None =
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
         owner = path.stat().st_uid
-        if group is not None and owner == os.geteuid():
-            os.chown(path, -1, group)
-            path.chmod(0o750)
+        if group != -1 and owner == os.geteuid():
+            if group is not None:
+                os.chown(path, -1, group)
+            path.chmod(0o700 if group is None else 0o750)
     except OSError as problem:
         raise Environment(
             "no-runtime",

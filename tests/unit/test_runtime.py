@@ -49,6 +49,15 @@ def test_directory_is_made_for_its_user_alone(tmpfs: Path) -> None:
     assert ensure_runtime(place) == place
 
 
+# The time agent, which may not change groups, comes first or last.
+def test_group_enters_as_long_as_the_settings_name_it(tmpfs: Path) -> None:
+    place, modes = tmpfs / "user" / "node", []
+    for group in ({"group": os.getgid()}, {}, {"group": None}, {}):
+        ensure_runtime(place, **group)
+        modes.append(stat.S_IMODE(place.stat().st_mode))
+    assert modes == [0o750, 0o750, 0o700, 0o700]
+
+
 def test_directory_that_is_not_on_tmpfs_is_refused_and_not_made(tmp_path: Path) -> None:
     place = tmp_path / "user" / "node"
     with pytest.raises(Environment) as refused:

@@ -330,13 +330,22 @@ def is_own_key(directory: Path, purpose: Purpose, identifier: bytes) -> bool:
     return False
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory, and those above it that are not there, for this user alone, whatever the umask.
+
+    Raises OSError.
+    """
+    for each in (*reversed(directory.parents), directory):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def make_node_keys(directory: Path) -> dict[Purpose, bytes]:
     """Make a node's keys, one for each purpose, in a directory, which is created; return the public ones.
 
     Never over existing ones. Raises Environment when that fails.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
     except OSError as problem:
         raise unwritable(directory, problem) from None
     keys = {purpose: Signer.generate() for purpose in Purpose}

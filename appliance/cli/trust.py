@@ -177,7 +177,7 @@ def _delegate(options: Namespace) -> int:
     long_term = keys.load_private_key(file)
     place = Path(options.out)
     try:
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        keys.make_private(place)
     except OSError as problem:
         raise Environment("unwritable", f"cannot make {place}: {problem.strerror}", hint="name another --out") from None
     made = list(make_ahead(long_term, SystemClock().realtime_ns(), span_ns=span, each_ns=each))

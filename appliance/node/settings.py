@@ -275,6 +275,7 @@ def save_settings(settings: Settings) -> None:
             lines.append(f"{name} = {_quoted(value)}")
     path = settings.directory / FILE
     try:
+        path.touch(mode=0o644)  # whatever the umask: it says which cluster this is
         path.write_text("\n".join([*lines, *tables, ""]), encoding="utf-8")
     except OSError as problem:
         with contextlib.suppress(OSError):

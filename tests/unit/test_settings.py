@@ -186,6 +186,20 @@ def test_keys_are_private_from_the_first_byte_and_never_overwritten(tmp_path: Pa
         make_node_keys(place)
 
 
+# Whoever may write to a directory above can put another one in the node's place, with keys and settings of their own.
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_nobody_else_may_change_what_is_made_for_a_node(tmp_path: Path, umask: int) -> None:
+    place = tmp_path / "home" / ".config" / "tenure" / "node"
+    before = os.umask(umask)
+    try:
+        make_node_keys(place)
+        save_settings(settings(place))
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
+    assert made == []
+
+
 def test_key_that_others_may_read_is_not_trusted(tmp_path: Path) -> None:
     make_node_keys(tmp_path / "n")
     (tmp_path / "n" / "time.key").chmod(0o644)

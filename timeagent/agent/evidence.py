@@ -20,7 +20,7 @@ import msgspec
 
 from ..canonical import digest
 from ..errors import Damaged
-from ..keys import Signer, Verifier
+from ..keys import Signer, Verifier, make_private
 from ..signedtime import SignedTime, r2_holds
 from ..sources.nonce import Exchanged, nonce_over, peer_digest
 from ..units import TimeInterval
@@ -45,7 +45,7 @@ class EvidenceSink(Protocol):
 
 def keep_numbered(directory: Path, prefix: str, suffix: str, data: bytes, files_max: int) -> Path:
     """Write the next file of a kind, and delete the oldest beyond the limit. Makes the directory. Raises OSError."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory)
     kept = sorted(directory.glob(f"{prefix}{'[0-9]' * 8}{suffix}"))
     number = int(kept[-1].name.removeprefix(prefix)[:8]) + 1 if kept else 1
     path = directory / f"{prefix}{number:08d}{suffix}"

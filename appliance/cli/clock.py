@@ -32,6 +32,7 @@ from timeagent.console import (
     instant_fields,
     note,
     present,
+    printable,
     report_error,
     whole_from,
     with_verbs,
@@ -109,7 +110,7 @@ def judge_evidence(options: Namespace) -> int:
         proven = judge_exchange(parts, own, peer) if own and peer else None
         shown.append({"peer": peer_name, "proven": proven})
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
-        lines.append(f"{peer_name}: {what or 'both clocks can have been right'}")
+        lines.append(f"{printable(str(peer_name))}: {what or 'both clocks can have been right'}")
     unchecked = any(each["proven"] is None for each in shown)
     status = EXIT_NO if any(each["proven"] for each in shown) else _NOT_VERIFIED if unchecked else 0
     fields = {"kind": record.kind, "exchanges": shown}

@@ -263,7 +263,8 @@ def test_command_says_what_a_file_of_evidence_proves(
 
     assert judged(contradicted, HERE, THERE) == 1
     assert "lies wholly before it" in capsys.readouterr().out
-    assert judged(contradicted, HERE) == 3
+    assert judged(contradicted | {"peer": "a\x1b[2Jb"}, HERE) == 3
+    assert capsys.readouterr().out.startswith(r"a\x1b[2Jb: "), "the file is another machine's"
     assert judged(contradicted | {"after": ""}, HERE, THERE) == 0
     with pytest.raises(Damaged):
         judged(contradicted | {"after": contradicted["own"]}, HERE, THERE)

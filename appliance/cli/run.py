@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.console import Progress, argument, command, epilog, instant_fields, note, present, report_error
+from timeagent.console import (
+    Progress,
+    argument,
+    command,
+    epilog,
+    instant_fields,
+    note,
+    present,
+    printable,
+    report_error,
+)
 from timeagent.errors import BadRequest, BadTime, TenureError, TryAgain
 from timeagent.units import SECOND, parse_span, rfc3339
 
@@ -256,7 +266,7 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
                 lock.keep(signals.wait, hold_on=options.hold_if_orphaned)
         except TryAgain:
             for _, record in locks(runtime, options.domain):
-                note(f"tenure: {record}")
+                note(f"tenure: {printable(str(record))}")
             raise
     return 0
 

@@ -95,8 +95,10 @@ def test_lock_is_held_for_an_owner_of_any_name(site: Site, cluster: Cluster, tmp
     shutil.copy("/bin/sleep", tmp_path / "a\tb")
     with subprocess.Popen([tmp_path / "a\tb", "600"]) as owner:
         locked = said(site, "lock", NAME, "--pid", owner.pid)
+        other = said(site, "lock", NAME, "--pid", os.getpid(), "--wait", "0")
         owner.kill()
     assert locked.returncode == 0, locked.stderr
+    assert rf"by a\tb/{owner.pid}" in other.stderr, "a terminal does not obey it"
     wait_until(SystemClock(), lambda: is_free(cluster))
 
 

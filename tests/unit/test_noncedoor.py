@@ -194,9 +194,10 @@ def test_socket_that_another_run_left_is_replaced(hand: HandAgent, tmp_path: Pat
 
 # The directory decides who that is, by the `group` of node.toml too; where it lets everybody in, the user alone.
 @pytest.mark.parametrize(("directory", "socket"), [(0o700, 0o666), (0o750, 0o666), (0o755, 0o700)])
-def test_whoever_was_let_into_the_directory_may_ask(tmp_path: Path, directory: int, socket: int) -> None:
+@pytest.mark.parametrize("umask", [0o077, 0o002, 0o000])
+def test_whoever_was_let_into_the_directory_may_ask(tmp_path: Path, directory: int, socket: int, umask: int) -> None:
     tmp_path.chmod(directory)
-    before = os.umask(0o077)
+    before = os.umask(umask)
     try:
         bind_unix(tmp_path).close()
     finally:

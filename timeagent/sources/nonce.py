@@ -184,8 +184,8 @@ def bind_unix(directory: Path) -> socket.socket:
     try:
         path.unlink(missing_ok=True)
         door.bind(str(path))
-        if not directory.stat().st_mode & stat.S_IXOTH:
-            path.chmod(0o666)  # who was let into the directory may ask: the `group` of node.toml
+        # Who was let into the directory may ask, by the `group` of node.toml; where all may enter, this user alone.
+        path.chmod(0o700 if directory.stat().st_mode & stat.S_IXOTH else 0o666)
     except OSError as problem:
         door.close()
         raise Environment(

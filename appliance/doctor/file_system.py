@@ -23,6 +23,7 @@ from timeagent.units import MINUTE, SECOND, Instant, TimeInterval, span_text
 from .health import HealthCheck, Room, failed, judged, passed, unsure
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_THERE: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 _READS: Final = 5
 _NAME: Final = re.compile(r"[a-z0-9.-]{1,64}", re.ASCII)
 VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
@@ -98,7 +99,7 @@ class TrialDirectory:
         return True
 
     def append(self, name: str, data: str) -> bool:
-        _write_and_close(os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), data)
+        _write_and_close(os.open(self._path(name), os.O_WRONLY | os.O_APPEND | _THERE), data)
         return True
 
     def link(self, name: str, source: str) -> bool:
@@ -137,7 +138,7 @@ class TrialDirectory:
         return self._opened(name)[1]
 
     def _opened(self, name: str) -> tuple[bytes, os.stat_result]:
-        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(self._path(name), os.O_RDONLY | _THERE)
         try:
             return os.read(descriptor, 65536), os.fstat(descriptor)
         finally:

@@ -157,6 +157,17 @@ def test_delegations_are_counted_where_the_kernel_counts_them() -> None:
 # ---- what was tried out ----
 
 
+# Where anybody may write, somebody may have made `tmp` beforehand.
+def test_what_is_tried_out_is_written_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    with TrialDirectory(tmp_path, "x") as probe:
+        (tmp_path / "tmp" / "x" / "bytes.1").symlink_to(tmp_path / "mine")
+        for verb, *words in (["append", "bytes.1", "b"], ["read", "bytes.1"]):
+            with pytest.raises(OSError, match="symbolic links"):
+                probe.ask(verb, *words)
+    assert (tmp_path / "mine").read_text() == "kept"
+
+
 def test_good_directory_passes_every_trial_and_nothing_is_left(tmp_path: Path) -> None:
     with TrialDirectory(tmp_path, "x") as probe:
         for trial in (probe.owner, probe.linked, probe.exclusive, probe.listed):

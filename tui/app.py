@@ -24,7 +24,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from timeagent.console import printable
-from timeagent.errors import TenureError
+from timeagent.errors import BadRequest, TenureError
 from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
@@ -502,6 +502,10 @@ class TopApp(App[None]):
             self.pop_screen()
 
     def export(self, sheet: ExportSheet | None) -> None:
+        if self.is_web:
+            why, hint = "a page in a browser writes no file", "open tenure top in a terminal"
+            self.complain(BadRequest("only-looks", why, hint=hint))
+            return
         picture = self.export_screenshot(title=self.TITLE)
         instant = self.state.clock.now.midpoint if self.state is not None else 0
         if self.of_record and self.instant is not None:

@@ -253,6 +253,23 @@ def test_export_that_fails_is_told(bad: Path, tmp_path: Path) -> None:
     drive_copy(bad, course)
 
 
+# Everybody on the machine can open such a page: it only looks, also where its program might write.
+def test_page_in_a_browser_writes_no_file(bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.app.TopApp.is_web", True)
+
+    async def course(pilot: Pilot[None], app: TopApp) -> None:
+        app.export_to = tmp_path
+        await open_findings(pilot, app)
+        await pilot.press("e", "j")
+        await until(pilot, lambda: bool(app._notifications))
+        assert [each.message for each in app._notifications] == [
+            "a page in a browser writes no file; open tenure top in a terminal"
+        ]
+
+    drive_copy(bad, course)
+    assert has_files(tmp_path, 0)
+
+
 def test_evidence_that_cannot_be_read_is_told_and_the_list_stays(bad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise Environment("io", "the file server does not answer", hint="wait")

@@ -10,6 +10,7 @@ The tmpfs directories are made under /dev/shm and removed at the end.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -81,10 +82,12 @@ class DemoPlace:
 def set_up_place(
     directory: Path, nodes: int, now: Instant, randomness: random.Random, root: Root | None = None
 ) -> DemoPlace:
-    """Found a cluster of so many nodes in a new or empty directory. Raises Environment when it is not empty.
+    """Found a cluster of so many nodes in a new or empty directory. Raises Environment for any other, or another's.
 
     ``root``: where the root is, if not in that directory.
     """
+    if directory.exists() and (owner := directory.stat().st_uid) not in (os.geteuid(), 0):
+        raise Environment("demo-not-ours", f"{directory} belongs to user {owner}", hint="name a new directory")
     if directory.exists() and any(directory.iterdir()):
         raise Environment("demo-not-empty", f"{directory} is not empty", hint="name a new directory")
     root = check_root(root or directory / ROOT_NAME)

@@ -1,5 +1,6 @@
 """The demo: what counts as a takeover, and that its rogue parts do what they say, or its audit had nothing to find."""
 
+import os
 import random
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import appliance.lease.request_handler
 from appliance.demo import director as director_module
 from appliance.demo.director import Director
-from appliance.demo.machines import DemoPlace, demo_policy
+from appliance.demo.machines import DemoPlace, demo_policy, set_up_place
 from appliance.demo.rogue import EARLY_DOMAIN, give_away
 from appliance.lease.wire import Denied, Granted
 from tests.support.shards import HOLDER, RIVAL, World, acquire, one
@@ -48,6 +49,16 @@ def test_a_takeover_is_written_by_another_node_after_the_cut(
     director._drain()
     assert director.course.acknowledged == [f"at-{boot_ns}"]
     assert director.course.takeover_ns == takeovers
+
+
+# Everybody may know its name, as from the documents: whoever owns it could put other keys and settings there.
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can make what belongs to another user")
+def test_empty_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(Environment, match="belongs to user 65534") as refused:
+        set_up_place(tmp_path, 2, SystemClock().realtime_ns(), random.Random(1))
+    assert refused.value.code == "demo-not-ours"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_that_does_not_end_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

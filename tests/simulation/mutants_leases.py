@@ -118,8 +118,7 @@ LEASES: tuple[Mutant, ...] = (
             (session, "Session._give_back", "self._resolve_before_end(mine, until_boot_ns)", "pass"),
         ),
         "complete",
-        "stalls",
-        first=39_000,
+        "recalls",
     ),
     Mutant(
         "timestamps do not mind the floor",

@@ -22,7 +22,7 @@ import os
 import signal
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from timeagent.errors import Environment, TenureError
 
@@ -92,8 +92,12 @@ class _Word(str):
 class Words(argparse.ArgumentParser):
     """A command's words and options, in any order; its verbs are read so too.
 
-    argparse alone gives an optional word its default at the first option, and refuses the word when it comes.
+    argparse alone gives an optional word its default at the first option, and refuses the word when it comes. Options
+    are known by their whole names: what is short for one here is another option elsewhere.
     """
+
+    def __init__(self, **given: Any) -> None:  # noqa: ANN401 - what a parser takes
+        super().__init__(allow_abbrev=False, **given)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -112,7 +116,7 @@ class Words(argparse.ArgumentParser):
 
     def _options(self) -> argparse.ArgumentParser:
         """Return a parser that takes the options of this one and does nothing about them."""
-        parser = argparse.ArgumentParser(prog=self.prog, add_help=False)
+        parser = argparse.ArgumentParser(prog=self.prog, add_help=False, allow_abbrev=False)
         parser.error = self.error  # type: ignore[method-assign]
         for each in self._actions:
             if each.option_strings and each.nargs == 0:

@@ -124,7 +124,7 @@ def _lines(place: DemoPlace, fields: dict[str, Any], fault: str | None, *, good:
         "Try next:",
         f"  {tenure} audit {place.root}",
         f"  {tenure} read bank {place_of_node}{superuser} --json | head -3",
-        f"  {tenure} top {place.root}",
+        f"  {tenure} top {'--offline ' * isinstance(place.root, Path)}{place.root}",
     ]
 
 

@@ -104,8 +104,10 @@ def _run(options: Namespace) -> int:
     name = options.words[0]
     missing = processes.program_missing(name)
     if missing is not None:
-        why = "is not there [not-found]" if missing == processes.NOT_FOUND else "cannot be run [not-executable]"
+        there = missing == processes.NOT_EXECUTABLE
+        why = "cannot be run [not-executable]" if there else "is not there [not-found]"
         note(f"tenure: {name} {why}; no lease was taken")
+        note(f"  way out: {'chmod +x, or name what runs it: -- sh FILE' if there else 'see whether the path is right'}")
         return missing
     tree = processes.ProcessTree(options.words)  # while this process has no second thread
     came: list[int] = []

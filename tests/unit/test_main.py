@@ -49,7 +49,12 @@ def test_without_a_word_the_commands_are_shown_and_it_is_a_usage_error(capsys: p
 
 
 @pytest.mark.parametrize(
-    "words", [["nonsense"], ["read"], ["read", "log", "--nonsense"], ["bag"], ["bag", "x"], ["--json"]]
+    "words",
+    [
+        *(["nonsense"], ["read"], ["read", "log", "--nonsense"], ["bag"], ["bag", "x"], ["--json"]),
+        # short for --root-key, and for --json: no option is known by its beginning
+        *(["audit", "--root", "a"], ["shards", "ls", "--js"]),
+    ],
 )
 def test_wrong_usage_is_exit_code_2_on_stderr(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -70,7 +70,7 @@ def test_command_that_does_not_parse_would_be_found(capsys: pytest.CaptureFixtur
 def test_program_for_asyncio_publishes_and_loses_nothing(readme: str, site: Site, tmp_path: Path) -> None:
     program = blocks(readme, "python")[1]
     assert "import asyncio" in program
-    assert run_program(program, _PLACE, site, tmp_path) == ""
+    assert run_program(program, _PLACE, site, tmp_path) == "Committed()\n"
     (payload,) = re.findall(r"publish\(.*?b\"(.+?)\"", program)
     with site.open() as cluster:
         (log,) = cluster.log_names()

@@ -61,7 +61,7 @@ demo: install ## run a cluster on this machine, then audit it
 test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
 	@$(PYTEST) -m 'not slow and not lab and not verify' $(SUITES) $(ARGS)
 
-verify: install ## plant every mutant, walk every short cast, try every example, let Python stand in for the core; SAMPLE=20: one test in 20
+verify: install ## run the slow tests: planted wrong steps, all interleavings of small casts, more examples, Python for the core (SAMPLE=20: one in 20)
 	@$(PYTEST) --hypothesis-profile=full -m '(verify or hypothesis) and not slow and not lab' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
 	@TENURE_CORE=python $(PYTEST) -m 'not slow and not lab and not verify' $(if $(SAMPLE),--sample $(SAMPLE)) $(BY_PYTHON) $(ARGS)
 

@@ -133,7 +133,8 @@ def overview() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tenure",
         description="Leases, timestamped messages in closable bags, and their audit, over one shared directory.",
-        epilog=f"commands:\n{words}\n\ntenure COMMAND --help says more. TENURE_ROOT names the root.",
+        epilog=f"commands:\n{words}\n\ntenure COMMAND --help says more. TENURE_ROOT names the root,\n"
+        "also for audit; explain, bundle and replay are given a PATH.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Release, nargs=0, help="say which release this is, and exit")

@@ -259,9 +259,10 @@ def check_ledgers(
 def _behind(
     chain: RecordedChain, last: Mapping[bytes, HeadFact], runs: Mapping[bytes, ShardRun], told: set[bytes]
 ) -> Iterator[Finding]:
-    """truncated-ledger: a run lived on long after a ceiling record that its ledger has no copy of.
+    """truncated-ledger: a run lived on long after it had linked a ceiling record that its ledger has no copy of.
 
     One record behind the end proves nothing, however long the run had been silent: it may have died right after it.
+    Nor do two: it may have stood still between signing the first and linking it. Signing the second came after that.
     """
     linked: dict[bytes, list[CeilingFact]] = {}
     for fact in chain.facts:
@@ -272,8 +273,9 @@ def _behind(
         if run in told or known is None or not known.ledger_end or known.ledger_end < known.highest:
             continue
         end, newest = last[run], facts[-1]
-        first = next((fact for fact in facts if fact.record.number > end.head.ceiling_number), newest)
-        if first.token.interval.latest + DRAINED_NS < newest.token.interval.earliest:
+        lacked = [fact for fact in facts if fact.record.number > end.head.ceiling_number]
+        if lacked[1:] and lacked[1].token.interval.latest + DRAINED_NS < newest.token.interval.earliest:
+            first = lacked[0]
             path = ledger_path(*chain.shard, run)
             reason = (
                 f"the ledger {path} ends at {rfc3339(end.token.midpoint_ns)}, before ceiling record "

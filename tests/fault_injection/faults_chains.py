@@ -177,7 +177,7 @@ def ledger_that_ends_long_before_its_run(root: Path) -> ClusterTree:
     lease, _ = story.written()
     story.shard.end(lease)
     whole = story.tree.get(story.shard.ledger)
-    for _ in range(2):
+    for _ in range(3):
         story.tree.advance(9 * SECOND)
         story.shard.extend()
     story.tree.put(story.shard.ledger, whole)

@@ -152,6 +152,25 @@ def test_run_that_died_right_after_a_ceiling_record_is_not_doubted(tmp_path: Pat
     assert audited(story.done()).findings == ()
 
 
+# Of what was signed and linked when, a tree shows only the first: here the machine stood still in between.
+def test_run_that_died_soon_after_it_had_linked_what_it_signed_long_before_is_not_doubted(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    whole = story.tree.get(story.shard.ledger)
+    story.shard.extend()
+    for seconds in (11, 4):
+        story.tree.advance(seconds * SECOND)
+        story.shard.extend()
+    story.tree.put(story.shard.ledger, whole)
+    assert audited(story.done()).findings == ()
+    story.tree.advance(2 * SECOND)
+    story.shard.extend()
+    story.tree.put(story.shard.ledger, whole)
+    (finding,) = audited(story.done()).findings
+    assert finding.code == "truncated-ledger", "long after what it signed once the first was linked"
+
+
 # What repeats its mode and fence comes after a later grant to somebody else, and was granted before that.
 def test_stronger_mode_that_a_gap_of_the_ledger_lost_accuses_nobody(tmp_path: Path) -> None:
     story = Story(tmp_path)

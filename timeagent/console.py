@@ -226,9 +226,9 @@ ESCAPED: Final = "tenure.escaped"
 codecs.register_error(ESCAPED, _escape)
 
 
-def counted(number: int, noun: str) -> str:
-    """Return ``1 file``, ``2 files``: a number with its noun."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 file``, ``2,000 files``: a number with its noun, of which ``plural`` is the irregular one."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _columns() -> int:

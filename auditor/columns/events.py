@@ -21,7 +21,7 @@ from appliance.formats.paths import Bag
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
 from auditor.evidence.finding import Evidence
 from auditor.evidence.signatures import FrameEvidence
-from timeagent.console import instant_fields, printable
+from timeagent.console import counted, instant_fields, printable
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import Instant, Span, rfc3339, span_text
 
@@ -425,14 +425,13 @@ def _words(event: Event) -> str:
         case LeaseEnded():
             ending = event.ending
             watermark = "" if ending.watermark_ns is None else f", watermark {clock(ending.watermark_ns)}"
-            return f"lease on {event.domain!r} {ending.outcome}{watermark}, {ending.messages} messages"
+            return f"lease on {event.domain!r} {ending.outcome}{watermark}, {counted(ending.messages, 'message')}"
         case SessionTold():
             witness_of = event.witness
             return f"session {witness_of.session_id.hex()} {witness_of.kind} until {clock(witness_of.expiry_ns)}"
         case SessionOver():
-            return (
-                f"session {event.ending.session_id.hex()} {event.ending.outcome}, {event.ending.leases} leases with it"
-            )
+            over = event.ending
+            return f"session {over.session_id.hex()} {over.outcome}, {counted(over.leases, 'lease')} with it"
         case CeilingLinked():
             record = event.record
             return (
@@ -447,16 +446,18 @@ def _words(event: Event) -> str:
         case FrameWritten():
             under = ", ".join(repr(name) for name, _ in event.leases) or "no lease"
             void = f"; {event.void_because}" if event.void_because else ""
-            wrote = f"{event.writer} wrote frame {event.sequence} to {event.log}: {event.messages} messages"
+            wrote = f"{event.writer} wrote frame {event.sequence} to {event.log}: {counted(event.messages, 'message')}"
             return f"{wrote} under {under}{void}"
         case BagClosed():
-            there = f"{event.accepted} messages accepted, {event.rejected} rejected"
+            there = f"{counted(event.accepted, 'message')} accepted, {event.rejected} rejected"
             if event.missing:
                 there += f" in {event.files - event.missing} of them, the others are not here as they were listed"
-            what = f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {event.files} files"
-            return f"{what}, {there}, {event.void_files} files void"
+            what = f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {counted(event.files, 'file')}"
+            return f"{what}, {there}, {counted(event.void_files, 'file')} void"
         case RackSealed():
-            return f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {event.bags} bags"
+            return (
+                f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {counted(event.bags, 'bag')}"
+            )
         case LogBorn():
             return f"log {event.log} ({event.kind}) was made: bags of {span_text(event.span_ns)}"
 

@@ -38,7 +38,7 @@ from auditor.rules.endings import ending_checks
 from auditor.rules.grants import Before, follow_checks
 from auditor.rules.leases import statement_checks
 from auditor.rules.timestamps import frame_checks, frame_covered, lease_checks, session_checks
-from timeagent.console import printable
+from timeagent.console import counted, printable
 from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import Instant, Span, rfc3339
@@ -225,7 +225,7 @@ class _Reading:
         head, token = evidence.frame.head, evidence.token
         stamps = evidence.frame.timestamps
         span = None if closed is None else (closed.event.bag_ns, closed.event.end_ns)
-        count = f"{len(stamps)} message" + ("" if len(stamps) == 1 else "s")
+        count = counted(len(stamps), "message")
         title = f"frame {head.sequence} of {head.writer} in {head.log}: {count} from {clock(int(stamps[0]))}"
         under = [] if closed is None else [self._closing(evidence, path, closed)]
         under += [self._witness(evidence, held) for held in evidence.witnesses]

@@ -13,7 +13,7 @@ import msgspec
 from auditor.evidence.finding import RULES, Evidence, Finding, NamedInterval, Severity, Verdict
 from auditor.evidence.opening import where_words
 from timeagent import VERSION as RELEASE
-from timeagent.console import printable
+from timeagent.console import counted, printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
@@ -95,26 +95,19 @@ def time_line(named: NamedInterval) -> str:
 
 def summary_line(summary: Summary) -> str:
     parts = [
-        _plural(summary.violations, "violation"),
+        counted(summary.violations, "violation"),
         f"{summary.indeterminate} indeterminate",
         f"{summary.unverifiable} unverifiable",
     ]
     if summary.informational:
         parts.append(f"{summary.informational} to know")
-    parts.append(
-        _plural(summary.messages, "message") + (f" ({summary.rejected:,} rejected)" if summary.rejected else "")
-    )
-    parts.append(
-        _plural(summary.bags, "bag") + (f" ({summary.provisional:,} provisional)" if summary.provisional else "")
-    )
-    parts.append(_plural(summary.witnesses, "witness", "witnesses"))
+    rejected = f" ({summary.rejected:,} rejected)" if summary.rejected else ""
+    parts.append(counted(summary.messages, "message") + rejected)
+    still_open = f" ({summary.provisional:,} provisional: still open, not judged)" if summary.provisional else ""
+    parts += [counted(summary.bags, "bag") + still_open, counted(summary.witnesses, "witness", "witnesses")]
     if summary.ledger_gaps:
-        parts.append(_plural(summary.ledger_gaps, "ledger gap"))
+        parts.append(counted(summary.ledger_gaps, "ledger gap"))
     return ", ".join(parts)
-
-
-def _plural(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _root_key(audit: Audit) -> str:

@@ -47,9 +47,9 @@ def _lines(state: StateAt, delivered: dict[str, list[Delivered]], domain: str | 
     for name, log in sorted(state.logs.items()):
         yield ""
         yield (
-            f"Log {name}: settled up to {clock(log.horizon_ns)}, {log.delivered:,} messages delivered, "
+            f"Log {name}: settled up to {clock(log.horizon_ns)}, {counted(log.delivered, 'message')} delivered, "
             f"{log.rejected:,} rejected, {log.pending:,} pending"
-            + (f", {log.unread_bags} bags that cannot be read" if log.unread_bags else "")
+            + (f", {counted(log.unread_bags, 'bag')} that cannot be read" if log.unread_bags else "")
         )
         bags = state.bags.bags_of(name, newest=BAGS_SHOWN)
         yield from _table(

@@ -15,7 +15,7 @@ from auditor.evidence.finding import Check, Finding, Severity, Verdict, own_word
 from auditor.explain.context import context_of
 from auditor.explain.lineage import Link, LinkKind, lineage
 from auditor.explain.words import context_lines, explain_lines
-from timeagent.console import printable
+from timeagent.console import counted, printable
 from timeagent.units import Instant
 
 from .state import Cell, DetailLine, DomainSubject, FindingSubject, NodeSubject, Subject, Tone
@@ -93,13 +93,13 @@ def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
 def summary_cells(summary: Summary) -> list[Cell]:
     mark, bad = ("✗", Tone.BAD) if summary.violations else ("●", Tone.GOOD)
     parts = [
-        Cell(f"{mark} {summary.violations:,} violation{'' if summary.violations == 1 else 's'}  ", bad),
+        Cell(f"{mark} {counted(summary.violations, 'violation')}  ", bad),
         Cell(f"{summary.indeterminate} indeterminate  ", Tone.WARN if summary.indeterminate else Tone.PLAIN),
         Cell(f"{summary.unverifiable} unverifiable  ", Tone.WARN if summary.unverifiable else Tone.PLAIN),
         Cell(f"{summary.informational} to know   "),
-        Cell(f"{summary.messages:,} messages  ", Tone.DIM),
-        Cell(f"{summary.bags:,} bags ({summary.provisional:,} provisional)  ", Tone.DIM),
-        Cell(f"{summary.witnesses:,} witnesses", Tone.DIM),
+        Cell(f"{counted(summary.messages, 'message')}  ", Tone.DIM),
+        Cell(f"{counted(summary.bags, 'bag')} ({summary.provisional:,} provisional)  ", Tone.DIM),
+        Cell(counted(summary.witnesses, "witness", "witnesses"), Tone.DIM),
     ]
     if summary.rejected:
         parts.insert(5, Cell(f"{summary.rejected:,} rejected  ", Tone.WARN))

@@ -22,7 +22,7 @@ from auditor.explain.context import LeaseTrace, Traces
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
 from auditor.timeline.timeline_reader import Timeline
-from timeagent.console import printable
+from timeagent.console import counted, printable
 from timeagent.errors import TenureError
 from timeagent.units import DAY, MINUTE, MS, SECOND, Instant, Span, parse_instant, rfc3339, span_text
 
@@ -294,7 +294,7 @@ def lens_words(lens: WhatIf, changes: Changes | None, problem: str = "") -> str:
 def _told(findings: Sequence[Finding], more: str) -> str:
     codes = sorted({each.code for each in findings})
     shown = ", ".join(codes[:3]) + ("…" if len(codes) > 3 else "")  # noqa: PLR2004
-    return f"{len(findings):,} finding{'' if len(findings) == 1 else 's'} {more}" + (f" ({shown})" if codes else "")
+    return f"{counted(len(findings), 'finding')} {more}" + (f" ({shown})" if codes else "")
 
 
 SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0)

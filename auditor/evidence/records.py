@@ -138,9 +138,14 @@ class ClusterRecords:
         wide = {name: max(getattr(each, name) for each in self.policies.values()) for name in limits}
         return msgspec.structs.replace(newest, **wide)
 
-    def sealable_ns(self, rack: Rack) -> Instant:
-        """Return the instant before which nobody begins to seal a rack, by the shortest delay of any policy."""
-        delays = [0] if self.lacks_policy else [each.seal_delay_ns for each in self.policies.values()]
+    def sealable_ns(self, rack: Rack, policy_number: int) -> Instant:
+        """Return the instant before which nobody begins to seal a rack, by the shortest delay of any policy.
+
+        ``policy_number``: the newest that the closer of a bag of it found, after whoever sealed it had listed the rack
+        without that: beyond those of the copy, what it allows is not known.
+        """
+        unknown = self.lacks_policy or self.missing(Kind.POLICY, policy_number)
+        delays = [0] if unknown else [each.seal_delay_ns for each in self.policies.values()]
         return rack.end_ns + min(delays, default=0)
 
     def there(self, kind: Kind) -> Mapping[int, Policy | Keyring | ShardMap]:

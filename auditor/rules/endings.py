@@ -195,11 +195,14 @@ def check_count(
 ) -> Iterator[Finding]:
     """count-mismatch: what a holder said that it wrote is there, unless this copy lacks it.
 
-    ``uses``: where that stands; ``lowest_ns``: no timestamp of it lies below.
+    ``uses``: where that stands; ``lowest_ns``: no timestamp of it lies below. More is there is a breach, unless a bag
+    is open: what came to that after a closer had listed it stands there too, in a copy that was made just then.
     """
-    claimed = word.entry.messages
+    claimed, span = word.entry.messages, (lowest_ns, word.watermark_ns)
     check = _all_there(claimed, there, doubtful)
-    missing = coverage.missing_within(lowest_ns, word.watermark_ns) if there < claimed else Verdict.VIOLATION
+    still_open, _ = coverage.index.bags_within(*span)
+    more = None if still_open else Verdict.VIOLATION
+    missing = coverage.missing_within(*span) if there < claimed else more
     if check.holds or missing is None:
         return
     hold = "the bags hold" if missing is Verdict.VIOLATION else "the others are not in this copy, which has"

@@ -243,7 +243,7 @@ class BagWalk:
         token, wrong = stamp_findings(self._reading.signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
         if keyring is None or wrong:
             return []
-        sealable = self._records.sealable_ns(listing.bag.rack)
+        sealable = self._records.sealable_ns(listing.bag.rack, lock.policy_number)
         return list(bag_rules.hidden_bag(listing.bag, lock, (token, seal.token), sealable, [where, seal.where]))
 
     def _pack(self, listing: RackListing, seal: SealFacts) -> RackPack | None:
@@ -346,7 +346,8 @@ class BagWalk:
             return self._records.judging(named, lock.policy_number)
 
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
-        counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
+        sealable = self._records.sealable_ns(bag.rack, lock.policy_number)
+        counts = seal is not None or bool(token and token.interval.latest < sealable)
         keyring, policy = self._records.keyring(lock.trust_number), self._records.policies.get(lock.policy_number)
         by = BagRules(bag, lock, where, token, keyring, policy, policy_of, counts)
         blind = self._listed(listing, by, pack)

@@ -1,0 +1,65 @@
+"""Copies that were made while everybody was at work: what they have of bags that somebody came too late for."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from appliance.formats.paths import record_name
+from auditor.audit import audit
+from auditor.evidence.tree import Tree
+from tests.fault_injection.fixtures import Story
+from timeagent.units import MS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fault_injection.tree import ClusterTree
+
+
+def codes(tree: ClusterTree) -> list[str]:
+    return sorted(finding.code for finding in audit(Tree(tree.root)).findings)
+
+
+# A closer has listed the bag; then a file came; the copy looked before the lock file was linked.
+def test_late_file_of_a_bag_that_the_copy_has_open_is_no_miscount(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease = story.lease()
+    story.tree.advance(50 * MS)
+    late = story.writer.publish(story.grid, lease, commits=False)
+    bag = late.rpartition("/")[0]
+    story.tree.advance(2 * SECOND)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    tree = story.done(seal=False)
+    tree.remove(f"{bag}/lock")
+    assert codes(tree) == []
+
+
+# Its seal delay was shortened by a policy that the copy, which took the policies first, lacks.
+def test_bag_made_after_its_rack_was_listed_by_a_policy_that_the_copy_lacks_is_not_hidden(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    tree = story.tree
+    number = tree.change_policy(seal_delay_ns=3 * SECOND)
+    rack = story.grid.rack(story.grid.first_ns)
+    tree.until(rack.end_ns - SECOND + 50 * MS)
+    story.shard.extend()
+    held = story.elsewhere()
+    tree.advance(50 * MS)
+    late = story.writer.publish(story.grid, held, commits=False)
+    story.shard.end(held)
+    data, bag = tree.get(late), story.grid.bag(rack.end_ns - SECOND + 5)
+    shutil.rmtree(tree.root / bag.path)  # the writer stood still before it made that
+    tree.until(rack.end_ns + 3 * SECOND + 50 * MS)
+    tree.close_due(story.grid)
+    # The rack is listed now; then the writer wakes up, makes the bag's directory and links its file, and closes it.
+    tree.put(late, data)
+    tree.advance(100 * MS)
+    tree.close(bag)
+    tree.until(rack.end_ns + 6 * SECOND)
+    tree.seal(rack, omit=[bag.name])
+    assert codes(tree) == ["ghost-bag"]
+    tree.remove(f"policy/{record_name(number)}")
+    assert codes(tree) == ["ghost-bag", "unverifiable-policy"]

@@ -252,7 +252,8 @@ class Shard:
             if not self._may_be_held(now):
                 return None
             extension = self._linked(self._chain.extend())
-            self._flush()
+            if self._chain.deposed is None:  # else there is no right any more that a head could name
+                self._flush()
         except BadTime:
             return None
         return extension

@@ -154,3 +154,26 @@ def test_what_ended_by_a_map_is_signed_by_it(world: World) -> None:
     assert shard.go_by(ShardMap(number=2, cluster_id=CLUSTER, owners=(NODE,)))
     assert [each.batch_head("a head").going_by for each in world.ledger.blocks()][-1] == 1
     assert len(ended(world)) == 1
+
+
+# The copy of a record goes to the next batch; here the clock fails first, and is well again when another is the owner.
+def test_copy_that_waited_for_the_clock_is_not_signed_once_another_owns_the_chain(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, ledger = world.started(), world.ledger
+    granted(shard, acquire(world, "a"))
+    world.time.advance(world.policy.ceiling_period_ns + MS)
+
+    def seen() -> list[int]:
+        world.time.radius_ns = world.policy.radius_ns_max + 1
+        return sorted(world.chain.records)
+
+    good = world.time.radius_ns
+    with monkeypatch.context() as failing:
+        failing.setattr(world.chain, "list_afresh", seen)
+        assert isinstance(shard.housekeeping(), Extended)
+    world.time.radius_ns = good
+    world.started("node-b")
+    world.time.advance(world.policy.ceiling_period_ns + MS)
+    assert isinstance(shard.housekeeping(), Deposed)
+    assert_heads_name_their_right(world, ledger)

@@ -413,10 +413,16 @@ class RackPack:
             f"the rack's seal has {wanted.seal_digest.hex()}"
         )
 
-    def file(self, bag: str, entry: LockEntry) -> tuple[int, bytes]:
-        """Return where a listed file stands and its bytes, fewer where the pack ends. Ask in the order of the seal."""
+    def file(self, bag: str, entry: LockEntry) -> tuple[int, bytes | None]:
+        """Return where a listed file stands and its bytes, fewer where the pack ends. Ask in the order of the seal.
+
+        None: the pack is not there any more; retention deletes those of a live tree.
+        """
         number, offset = self._at[bag, entry.name]
-        data = self._tree.read_range(self.path, offset, entry.size) or b""
+        data = self._tree.read_range(self.path, offset, entry.size)
+        if data is None:
+            self._whole = False
+            return offset, None
         try:
             if number == self._taken and self._whole:
                 self._maker.add(data)
@@ -435,7 +441,9 @@ class RackPack:
         if complete:
             parts.append((self._index_at, self._maker.tail()))
         for at, wanted in parts:
-            data = self._tree.read_range(self.path, at, len(wanted)) or b""
+            data = self._tree.read_range(self.path, at, len(wanted))
+            if data is None:  # it is gone: that is said of its files
+                return
             if data != wanted:
                 differs = next((n for n, (a, b) in enumerate(zip(data, wanted, strict=False)) if a != b), len(data))
                 what = "head" if at == 0 else "index"

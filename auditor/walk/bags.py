@@ -422,7 +422,7 @@ class BagWalk:
             data, size, packed_at = None, 0, None
             if pack is not None:
                 offset, data = pack.file(bag.name, entry)
-                size, packed_at = len(data), (pack.path, offset)
+                size, packed_at = len(data or b""), (pack.path, offset)
             elif entry.name in listing.files:
                 # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from appliance.formats.paths import record_name
+from appliance.formats.closed import PACK
+from appliance.formats.paths import RETAINED, Grid, Rack, record_name
 from auditor.audit import audit
-from auditor.evidence.tree import Tree
-from tests.fault_injection.fixtures import Story
+from auditor.evidence.finding import Verdict
+from auditor.evidence.tree import RackListing, Tree
+from tests.fault_injection.faults_packs import pack_tree
+from tests.fault_injection.fixtures import Story, small_tree
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.fault_injection.tree import ClusterTree
 
@@ -63,3 +68,24 @@ def test_bag_made_after_its_rack_was_listed_by_a_policy_that_the_copy_lacks_is_n
     assert codes(tree) == ["ghost-bag"]
     tree.remove(f"policy/{record_name(number)}")
     assert codes(tree) == ["ghost-bag", "unverifiable-policy"]
+
+
+# A live tree: retention deletes a pack between the audit's look at the rack and its look at the pack.
+def test_pack_that_retention_deletes_while_it_is_audited_is_not_altered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = small_tree(tmp_path)
+    assert pack_tree(tree) == 1
+    assert codes(tree) == []
+    look = Tree.listing
+
+    def looked(self: Tree, grid: Grid, rack: Rack) -> RackListing:
+        listing = look(self, grid, rack)
+        if listing.packed:
+            tree.put(f"{rack.path}/{RETAINED}", b"")
+            tree.remove(f"{rack.path}/{PACK}")
+        return listing
+
+    monkeypatch.setattr(Tree, "listing", looked)
+    found = audit(Tree(tree.root)).findings
+    assert {(each.code, each.verdict) for each in found} == {("lost-file", Verdict.INDETERMINATE)}

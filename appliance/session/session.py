@@ -319,7 +319,6 @@ class Session:
         if book is None:
             self._checked(leases)
             book = self._logs.opened_or_made(log)
-        self._settle_for(book, leases)
         outcome: Outcome = NotCommitted("not tried")
         for _ in range(ATTEMPTS):
             outcome = self._attempt(book, batch, leases, identity)
@@ -414,16 +413,20 @@ class Session:
         return outcome
 
     def _stamped(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Publication:
-        """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending.
+        """Make a publication, once the log is settled and its timestamp not ahead of the clock. It is pending then.
 
         By the records that this process knows; where these refuse it, by the newest: a key may have come meanwhile.
         """
-        records = self._context.records
-        numbers = records.known or records.newest()
+        records, numbers = self._context.records, None
         while True:
+            asked = [lease.settle_to_ns for lease in leases]
+            self._settle_for(book, leases)
+            numbers = numbers or records.known or records.newest()
             in_force = self._stamper.in_force(numbers)
             try:
                 with self.keeper.lock:
+                    if asked != [lease.settle_to_ns for lease in leases]:
+                        continue  # a change of mode, or a second half, was answered meanwhile: it may ask for more
                     made = self._stamper.publication(book.grid, batch, leases, identity, in_force)
                     if not isinstance(made, AheadOfClock):
                         self._pending[identity] = made

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from appliance.bag.writing import Committed
+from appliance.testing.stepped_cluster import SteppedCluster
 from auditor.audit import audit
 from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
 from tests.support.cluster import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pytest
+
+    from appliance.session.held import Lease
+    from appliance.session.open_logs import OpenLog
 
 
 def test_what_is_written_under_session_leases_is_read_and_audited_clean(site: Site) -> None:
@@ -25,3 +37,30 @@ def test_what_is_written_under_session_leases_is_read_and_audited_clean(site: Si
     result = audit(Tree(site.root))
     assert [each.code for each in result.findings if each.verdict is Verdict.VIOLATION] == []
     assert result.summary.messages >= 3
+
+
+# One thread has settled the log and is about to stamp; a change of mode that another asked for is answered in between.
+def test_message_beside_a_change_of_mode_waits_until_the_log_is_settled_as_that_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SteppedCluster() as cluster:
+        cluster.create_log("log")
+        dead, holder = cluster.session("dead"), cluster.session("holder")
+        dead.acquire("a", mode="IX")
+        (lease,) = holder.acquire("a", mode="IX")
+        cluster.pause(dead)
+        settle = holder._settle_for
+
+        def settled(book: OpenLog, leases: Sequence[Lease]) -> None:
+            settle(book, leases)
+            monkeypatch.undo()
+            holder.upgrade(lease, "X")
+
+        monkeypatch.setattr(holder, "_settle_for", settled)
+        assert holder.publish("log", [b"1"], under=[lease]) == Committed()
+        holder.relinquish([lease])
+        cluster.close_bags("log")
+        for path, data in cluster.storage.files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(data)
+    assert audit(Tree(tmp_path)).findings == ()

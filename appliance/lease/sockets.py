@@ -53,7 +53,7 @@ class Listener:
         code: str = "no-socket",
         hint: str = "use a short path on tmpfs that is writable",
     ) -> None:
-        """Listen. A file that an earlier run left is removed. ``group``: may connect at the path too.
+        """Listen. A socket that an earlier run left is removed. ``group``: may connect at the path too.
 
         Port 0 is any free port: ``place`` says which then. Raises Environment, by this code and hint.
         """
@@ -72,7 +72,8 @@ class Listener:
 
     def _bind(self, path: Path, group: int | None) -> None:
         try:
-            path.unlink(missing_ok=True)
+            if path.is_socket():  # whatever else lies there is somebody's
+                path.unlink(missing_ok=True)
             self.socket.bind(str(path))
             path.chmod(0o600)
             if group is not None:

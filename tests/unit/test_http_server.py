@@ -180,7 +180,8 @@ def test_visitor_who_leaves_is_forgotten(door: HttpServer) -> None:
 
 def test_unix_socket_is_for_its_user_and_is_removed(tmp_path: Path) -> None:
     place = tmp_path / "http.sock"
-    place.touch()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(place))
     door = HttpServer(place, answer, CLOCK)
     door.start()
     assert place.stat().st_mode & 0o777 == 0o600

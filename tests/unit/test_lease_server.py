@@ -396,6 +396,14 @@ def test_socket_that_cannot_be_made_is_an_error_with_the_way_out(tmp_path: Path)
     world.close()
 
 
+def test_file_that_is_no_socket_is_left_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_bytes(b"kept")
+    with pytest.raises(Environment, match="in use"):
+        Listener(path)
+    assert path.read_bytes() == b"kept"
+
+
 # The loop itself looks after the ceiling: nobody has to ask for it.
 def test_server_extends_the_ceiling_while_leases_are_out(served: Served) -> None:
     with served.guard:

@@ -238,7 +238,6 @@ class Shard:
         """Have the store write; extend the ceiling if a lease may be held and a period has passed.
 
         None: nothing to extend, or no usable time now.
-
         To be called several times in a ceiling period. Touches the mount when it extends.
         """
         self._store.write_some()

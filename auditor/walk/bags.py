@@ -33,7 +33,7 @@ from timeagent.units import INSTANT_MAX, Instant
 
 from ..columns.frames import BagRules, JudgedFile, cut
 from ..columns.parts import EvidenceSource, Part
-from ..evidence.finding import Evidence, Finding
+from ..evidence.finding import Evidence, Finding, Verdict
 from ..evidence.records import RECORD_BYTES_MAX, REGISTERS, Stranger, birth_path, checked_birth, take_latest
 from ..evidence.tree import (
     OF_A_RACK,
@@ -389,7 +389,11 @@ class BagWalk:
                 if sweeping and wrong is None:
                     return sealed, where
                 reason = f"{path} is another lock file than the one that the rack was sealed with, which counts"
-                self._told.report(bag_rules.same_lock(data, sealed).finding(path, reason, [where, seal.where]))
+                # The rack may have been packed and swept since it was listed, and the directory made and closed anew.
+                kept = set(open_lock(sealed, path)[0].by_name()).intersection(listing.files)
+                verdict = Verdict.INDETERMINATE if wrong is None and not kept else None
+                check = bag_rules.same_lock(data, sealed)
+                self._told.report(check.finding(path, reason, [where, seal.where], verdict=verdict))
         return sealed, where
 
     def _lock(self, bag: Bag, raw: bytes, where: Evidence) -> tuple[LockFile, SignedTime | None] | None:

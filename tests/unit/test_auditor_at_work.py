@@ -89,3 +89,23 @@ def test_pack_that_retention_deletes_while_it_is_audited_is_not_altered(
     monkeypatch.setattr(Tree, "listing", looked)
     found = audit(Tree(tree.root)).findings
     assert {(each.code, each.verdict) for each in found} == {("lost-file", Verdict.INDETERMINATE)}
+
+
+# The copy listed the rack before it was packed; then its directories were swept, and a closer that had stood still made
+# one again, and closed it.
+def test_lock_file_of_a_directory_that_was_swept_and_made_again_is_only_doubted(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, path = story.written()
+    story.tree.advance(SECOND)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    tree = story.done()
+    tree.remove(path)
+    place = story.grid.bag(story.grid.first_ns + SECOND)
+    assert path.startswith(f"{place.path}/")
+    tree.close(place)
+    found = audit(Tree(tree.root)).findings
+    assert {(each.code, each.verdict) for each in found} == {
+        ("lost-file", Verdict.INDETERMINATE),
+        ("overwritten-lock", Verdict.INDETERMINATE),
+    }

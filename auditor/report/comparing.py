@@ -17,7 +17,17 @@ import msgspec
 from appliance.formats.chains import open_ceiling
 from appliance.formats.closed import PACK, open_lock, open_seal
 from appliance.formats.framing import PIECE_BYTES_MAX, Piece
-from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE, TMP, parse_data_name
+from appliance.formats.paths import (
+    BIRTH,
+    LOCK,
+    LOGS,
+    MARKER,
+    RETAINED,
+    SEAL,
+    STORE,
+    TMP,
+    parse_data_name,
+)
 from auditor.evidence.finding import Evidence, Finding, Times, found, in_order
 from auditor.evidence.tree import SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
 from timeagent.console import printable
@@ -94,9 +104,22 @@ def _file(tree: Tree, twin: Tree, path: str) -> Iterator[Finding]:
         return
     if path != MARKER and not all(_whole_at(copy, path, at) for copy in (tree, twin)):
         return
+    if path.count("/") == DEPTH_MAX and any(_swept(copy, path.rsplit("/", 2)[0]) for copy in (tree, twin)):
+        return
     what = "they are only appended to" if grows else "it is written once"
     reason = f"the two copies of {path} ({sizes[0]} and {sizes[1]} bytes) differ from offset {at} on; {what}"
     yield found("forked-history", path, reason, [Evidence(path, 0, sizes[0])], _times(tree, twin, path))
+
+
+def _swept(copy: Tree, rack: str) -> bool:
+    """Whether the directories of a rack's bags are void: swept, and perhaps made again. Its seal says what counts."""
+    if {PACK, RETAINED} & {name for name, _ in copy.names(rack)}:
+        return True
+    try:
+        seal, _ = open_seal(copy.read(f"{rack}/{SEAL}", SEAL_FILE_BYTES_MAX + 1) or b"", rack)
+        return not seal.lists_files()
+    except Damaged:
+        return False
 
 
 def _whole_at(copy: Tree, path: str, at: int) -> bool:

@@ -11,7 +11,9 @@ from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.comparing import compared, contradictions
-from tests.fault_injection.fixtures import Story, flip, only_file, small_tree
+from tests.fault_injection.faults_copies import bag_that_was_sealed_otherwise
+from tests.fault_injection.faults_packs import pack_tree
+from tests.fault_injection.fixtures import Story, flip, only_file, small_tree, two_sealed_racks
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -117,3 +119,37 @@ def test_file_that_is_cut_short_while_it_is_compared_is_no_fork(tmp_path: Path) 
     shutil.copytree(tree.root, tmp_path / "other")
     assert list(contradictions(Tree(tree.root), Shrinking(tmp_path / "other"))) == []
     assert list(contradictions(Shrinking(tree.root), Tree(tmp_path / "other"))) == []
+
+
+# The same directory in two copies: before it was swept, and as a closer that had stood still since made it again.
+@pytest.mark.parametrize("second", [1, 2])
+def test_directory_that_was_swept_and_made_again_between_two_copies_is_no_fork(second: int, tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "tree")
+    grid = tree.grids["orders"]
+    shutil.copytree(tree.root, tmp_path / "other")
+    assert pack_tree(tree) == 1
+    tree.close(grid.bag(grid.first_ns + second * SECOND))
+    assert codes(tree, tmp_path / "other") == []
+    assert forks(tree.root, tmp_path / "other") == []
+
+
+def test_directory_of_a_rack_without_files_is_swept_without_a_pack_and_is_no_fork(tmp_path: Path) -> None:
+    tree = two_sealed_racks(tmp_path / "tree")
+    grid = tree.grids["orders"]
+    bag = grid.bag(grid.first_ns + 11 * SECOND)
+    tree.remove(f"{bag.rack.path}/seal")
+    tree.close(bag)
+    tree.seal(bag.rack)
+    shutil.copytree(tree.root, tmp_path / "other")
+    tree.advance(SECOND)
+    tree.close(bag)
+    assert codes(tree, tmp_path / "other") == []
+    assert forks(tree.root, tmp_path / "other") == []
+
+
+def test_bag_that_was_sealed_otherwise_is_a_fork_also_where_its_rack_is_packed(tmp_path: Path) -> None:
+    tree = bag_that_was_sealed_otherwise(tmp_path / "tree", tmp_path / "other")
+    mine, tree.root = tree.root, tmp_path / "other"
+    assert pack_tree(tree, sweep=False) == 1
+    tree.root = mine
+    assert codes(tree, tmp_path / "other") == ["forked-history"]

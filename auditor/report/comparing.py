@@ -27,14 +27,16 @@ from appliance.formats.paths import (
     STORE,
     TMP,
     parse_data_name,
+    parse_record_name,
 )
-from auditor.evidence.finding import Evidence, Finding, Times, found, in_order
+from auditor.evidence.finding import Evidence, Finding, Times, Verdict, found, in_order
 from auditor.evidence.tree import SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
+from ..rules.history import RECORDS_KEPT, SHARDS
 from ..rules.result import Audit, with_findings
 from .formats import SCHEMA
 
@@ -108,7 +110,9 @@ def _file(tree: Tree, twin: Tree, path: str) -> Iterator[Finding]:
         return
     what = "they are only appended to" if grows else "it is written once"
     reason = f"the two copies of {path} ({sizes[0]} and {sizes[1]} bytes) differ from offset {at} on; {what}"
-    yield found("forked-history", path, reason, [Evidence(path, 0, sizes[0])], _times(tree, twin, path))
+    verdict = Verdict.INDETERMINATE if _pruned(tree, twin, path) else None
+    where = [Evidence(path, 0, sizes[0])]
+    yield found("forked-history", path, reason, where, _times(tree, twin, path), verdict=verdict)
 
 
 def _swept(copy: Tree, rack: str) -> bool:
@@ -120,6 +124,15 @@ def _swept(copy: Tree, rack: str) -> bool:
         return not seal.lists_files()
     except Damaged:
         return False
+
+
+def _pruned(tree: Tree, twin: Tree, path: str) -> bool:
+    """Whether a record's slot in its chain may have been free, and taken again, by the time of one of the copies."""
+    if not path.startswith(SHARDS):
+        return False
+    chain, _, name = path.rpartition("/")
+    newest = max(number for copy in (tree, twin) for number, _ in copy.numbered(chain))
+    return (parse_record_name(name) or newest) <= newest - RECORDS_KEPT
 
 
 def _whole_at(copy: Tree, path: str, at: int) -> bool:

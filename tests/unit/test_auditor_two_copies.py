@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.formats.paths import chain_path, record_name
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.comparing import compared, contradictions
+from auditor.rules.history import RECORDS_KEPT
 from tests.fault_injection.faults_copies import bag_that_was_sealed_otherwise
 from tests.fault_injection.faults_packs import pack_tree
 from tests.fault_injection.fixtures import Story, flip, only_file, small_tree, two_sealed_racks
+from tests.fault_injection.shard import Shard
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -119,6 +123,35 @@ def test_file_that_is_cut_short_while_it_is_compared_is_no_fork(tmp_path: Path) 
     shutil.copytree(tree.root, tmp_path / "other")
     assert list(contradictions(Tree(tree.root), Shrinking(tmp_path / "other"))) == []
     assert list(contradictions(Shrinking(tree.root), Tree(tmp_path / "other"))) == []
+
+
+# A run on another node signed a record, stood still, and linked it into the slot when the record there was pruned.
+def test_record_in_a_slot_that_was_pruned_between_two_copies_is_only_doubted(tmp_path: Path) -> None:
+    story = Story(tmp_path / "one")
+    tree = story.tree
+    slot = story.shard.ceiling_number + 1
+    path = f"{chain_path(1, 0)}/{record_name(slot)}"
+    other = Shard(tree, "n2")
+    assert other.ceiling_number == slot
+    slept = tree.get(path)
+    tree.remove(path)
+    tree.remove(other.ledger)
+    story.shard.extend()
+    lease, _ = story.written()
+    story.shard.end(lease)
+    story.done()
+    shutil.copytree(tree.root, tmp_path / "first")
+    for _ in range(RECORDS_KEPT):
+        tree.advance(SECOND)
+        story.shard.extend()
+    for pruned in range(1, slot + 1):
+        tree.remove(f"{chain_path(1, 0)}/{record_name(pruned)}")
+    tree.put(path, slept)
+    one, two = Tree(tmp_path / "first"), Tree(tree.root)
+    audits = audit(one), audit(two)
+    assert [each.findings for each in audits] == [(), ()]
+    (finding,) = compared(*audits, one, two).findings
+    assert (finding.code, finding.subject, finding.verdict) == ("forked-history", path, Verdict.INDETERMINATE)
 
 
 # The same directory in two copies: before it was swept, and as a closer that had stood still since made it again.

@@ -87,6 +87,9 @@ READ_BYTES_MAX: Final = 4 * 1024**3
 SEAL_FILE_BYTES_MAX: Final = SEAL_BYTES_MAX + OVERHEAD_BYTES
 TAIL_ENDS_MAX: Final = 64
 """So many places are tried where a torn block might end."""
+PAGE_BYTES: Final = 4096
+"""What machines send to a file server is whole pages, but for the first and the last of an append."""
+_NOTHING: Final = bytes(PAGE_BYTES)
 _TEMPLATE: Final = pack(Kind.LEDGER, b"")[:8]
 _MAGIC: Final = _TEMPLATE[:4]
 OF_A_RACK: Final = frozenset({PRELOCK, SEAL, PACK, RETAINED})
@@ -116,7 +119,7 @@ class Tail(Enum):
     ALTERED = "altered"
     """Bytes that no append leaves behind."""
     UNCLEAR = "unclear"
-    """Zeros: a crash of the file server, or somebody's hand."""
+    """Zeros, to the end or over whole pages: a crash of the file server or of who appended, or somebody's hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,19 +511,19 @@ def _pieces(opened: Opened) -> Iterator[Piece | Rest]:
             window = opened.read(start, WINDOW_BYTES if offset else PIECE_BYTES_MAX)
             offset = 0
             continue
-        tail = tail_of(window[offset:]) if reaches_end else Tail.ALTERED
+        tail = tail_of(window[offset:], start + offset) if reaches_end else Tail.ALTERED
         yield Rest(start + offset, size - start - offset, piece, tail)
         return
 
 
-def tail_of(rest: bytes) -> Tail:
-    """Say what the bytes are that follow the last whole piece of a ledger.
+def tail_of(rest: bytes, at: int = 0) -> Tail:
+    """Say what the bytes are that follow the last whole piece of a ledger, at an offset in its file.
 
     An append that was cut short leaves the beginning of one piece. A piece that has all of its bytes but does not check
     was altered; so was one whose length field alone says that bytes are missing: with the length that it has, and the
     header that this would have had, its checksum matches.
     """
-    if not any(rest):
+    if not any(rest) or _has_hole(rest, at):
         return Tail.UNCLEAR
     if rest[:8] != _TEMPLATE[: len(rest)]:
         return Tail.ALTERED
@@ -540,6 +543,21 @@ def tail_of(rest: bytes) -> Tail:
         ends.append(position)
         position = rest.find(_MAGIC, position + 1)
     return Tail.ALTERED if any(_whole_but_for_length(rest[:end]) for end in ends) else Tail.TORN
+
+
+def _has_hole(rest: bytes, at: int) -> bool:
+    """Whether the first piece lacks whole pages of its file: zeros are where a request of its append never arrived.
+
+    A large append goes to a file server in several requests, in any order. The first may begin within a page.
+    """
+    first = -at % PAGE_BYTES
+    if first and not any(rest[:first]):
+        return True
+    pages = range(first, len(rest) - PAGE_BYTES + 1, PAGE_BYTES)
+    hole = next((page for page in pages if rest.startswith(_NOTHING, page)), None)
+    if hole is None or rest[: min(hole, 8)] != _TEMPLATE[:hole]:
+        return False
+    return hole < HEADER_BYTES or hole < int.from_bytes(rest[8:HEADER_BYTES], "big") + OVERHEAD_BYTES
 
 
 def _whole_but_for_length(data: bytes) -> bool:

@@ -125,6 +125,22 @@ def test_torn_and_altered_tails_are_told_apart() -> None:
     assert tail_of(longer + block[:20]) is Tail.ALTERED
 
 
+# A request of an append that never arrived leaves zeros over whole pages of the file, from where the append began.
+@pytest.mark.parametrize("at", [0, 1, 4090, 8000])
+def test_zeros_over_whole_pages_are_a_hole_and_fewer_are_altered(at: int) -> None:
+    block = pack(Kind.LEDGER, b"a batch of entries " * 1000)
+    first = -at % 4096
+    holes = [(start, start + 4096) for start in range(first, len(block) - 4096, 4096)]
+    for start, end in (*holes, *([(0, first)] if first else [])):
+        holed = block[:start] + bytes(end - start) + block[end:]
+        assert tail_of(holed + block, at) is Tail.UNCLEAR, (start, end)
+        assert tail_of(holed[:-1], at) is Tail.UNCLEAR, (start, end)
+        assert tail_of(holed[: end - 1] + b"x" + holed[end:] + block, at) is Tail.ALTERED, (start, end)
+    small = pack(Kind.LEDGER, b"another batch")
+    altered = small[:-1] + bytes([small[-1] ^ 1])
+    assert tail_of(altered + bytes(2 * 4096) + block, at) is Tail.ALTERED, "it is whole before the hole"
+
+
 def test_tail_of_many_headers_is_altered_and_not_searched_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from appliance.formats.framing import pieces
@@ -12,6 +13,7 @@ from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import Ended, WitnessKind, others_digest
 from appliance.lease.ceiling import RECORDS_KEPT
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
 from auditor.rules import history
 from tests.fault_injection.faults_leases import shared
@@ -236,3 +238,45 @@ def test_ends_that_were_signed_with_a_grant_that_the_ledger_lost_accuse_nobody(t
     }
     story.writer.publish(story.grid, story.lease(change=change))
     assert codes(audited(story.done())) == set()
+
+
+# A large append goes to an NFS server in several requests, in any order: a machine that loses its power leaves what had
+# arrived. A run that lives on appends the same blocks to its next file.
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("page", [0, 1, 2])
+def test_hole_in_an_append_that_a_dead_machine_left_half_done_is_only_doubted(
+    tmp_path: Path, page: int, *, again: bool
+) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    tree, path = story.done(), story.shard.ledger
+    story.shard.extend()
+    before = tree.get(path)
+    expiry_ns = story.shard.node.time.midpoint_ns + SECOND
+    fences = range(tree.now_ns, tree.now_ns + 150)
+    grants = [
+        msgspec.structs.replace(
+            lease.witness,
+            domain=f"d{fence}",
+            fence=fence,
+            correlation_id=fence.to_bytes(8, "big") + bytes(8),
+            expiry_ns=expiry_ns,
+            previous_id=None,
+        )
+        for fence in fences
+    ]
+    story.shard.turn(*grants)
+    whole = tree.get(path)
+    assert audited(tree).findings == ()
+    start, end = ((len(before) // 4096 + each) * 4096 for each in (page, page + 1))
+    assert end < len(whole)
+    start = max(start, len(before))
+    tree.put(path, whole[:start] + bytes(end - start) + whole[end:])
+    if again:
+        tree.put(path.replace(".ledger", ".2.ledger"), whole[len(before) :])
+    (finding,) = audited(tree).findings
+    assert (finding.code, finding.subject, finding.verdict) == ("damaged-ledger", path, Verdict.INDETERMINATE)
+    tree.put(path, whole[:start] + bytes(end - start - 1) + b"x" + whole[end:])
+    (finding,) = audited(tree).findings
+    assert (finding.code, finding.subject, finding.verdict) == ("damaged-ledger", path, Verdict.VIOLATION)

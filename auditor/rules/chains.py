@@ -171,6 +171,7 @@ def check_records_there(chains: Mapping[ShardName, RecordedChain], there: Callab
 
 def _follows(before: CeilingFact, after: CeilingFact, path: str) -> Iterator[Finding]:
     """chain-fork, ceiling-fell, r2-breach: a record against the one before it."""
+    verdict = _verdict(before)
     number, past, evidence = after.record.number, before.record.number, [before.where, after.where]
     subject = f"{path} record {number}"
     if number == past:
@@ -181,15 +182,21 @@ def _follows(before: CeilingFact, after: CeilingFact, path: str) -> Iterator[Fin
     elif after.record.ceiling_ns < before.record.ceiling_ns:
         has = f"record {number} has the ceiling {rfc3339(after.record.ceiling_ns)}"
         reason = f"{has}, record {past} before it {rfc3339(before.record.ceiling_ns)}"
-        yield found("ceiling-fell", subject, reason, evidence)
+        yield found("ceiling-fell", subject, reason, evidence, verdict=verdict)
     elif before.record.kind is CeilingKind.TERMINAL:
         reason = f"record {number} follows a terminal record, which nobody may link after"
-        yield found("chain-fork", subject, reason, evidence, title="a ceiling record follows a terminal one")
+        title = "a ceiling record follows a terminal one"
+        yield found("chain-fork", subject, reason, evidence, verdict=verdict, title=title)
     elif number == past + 1 and not r2_holds(before.token, after.token):
         reason = f"record {number} was signed surely before record {past}, which it follows"
         title = "a ceiling record was signed before the one before it"
         times = {f"record {past}": before.token, f"record {number}": after.token}
-        yield found("r2-breach", subject, reason, evidence, times, title=title)
+        yield found("r2-breach", subject, reason, evidence, times, verdict=verdict, title=title)
+
+
+def _verdict(before: CeilingFact) -> Verdict | None:
+    """Return in doubt what is said of a record by one before it that may have been linked after both."""
+    return Verdict.INDETERMINATE if before.late else None
 
 
 def _numbers(before: CeilingFact, after: CeilingFact, path: str) -> Iterator[Finding]:
@@ -206,7 +213,8 @@ def _numbers(before: CeilingFact, after: CeilingFact, path: str) -> Iterator[Fin
         run = f"run {new.incarnation.hex()} states {check.value}"
         reason = f"{run}; record {past.number} before it asks for {both(asked)}"
         title = "a ceiling record states less than the ceiling, or the numbers, of the one before it"
-        yield check.finding(f"{path} record {new.number}", reason, [before.where, after.where], title=title)
+        where = [before.where, after.where]
+        yield check.finding(f"{path} record {new.number}", reason, where, verdict=_verdict(before), title=title)
 
 
 DRAINED_NS: Final = 5 * SECOND

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
@@ -132,6 +132,8 @@ class CeilingFact:
     raw: bytes
     token: SignedTime
     where: Evidence
+    late: bool = False
+    """Whether it may be in the slot of another that was pruned: nothing tells that its run used it, or linked more."""
 
 
 class RecordedChain:
@@ -153,7 +155,7 @@ class RecordedChain:
             else:
                 self.ends.setdefault(record.incarnation, fact)
         self._highest = {fact.record.incarnation: fact.record.number for fact in facts}
-        pairs = ((before.record, after.record) for before, after in itertools.pairwise(facts))
+        pairs = ((before.record, after.record) for before, after in itertools.pairwise(facts) if not after.late)
         self._cut_off = {
             before.incarnation
             for before, after in pairs
@@ -208,17 +210,22 @@ def _without_late(
 
     Its look showed it higher numbers, so it granted nothing: no ledger has the record, and nothing was signed under it.
     A copy that listed the chain before may have read the slot after that: then the record whose slot it was is used.
+    Where nothing tells which of the two it is, it is kept, and marked.
     """
-    kept_from = max(fact.record.number for fact in facts) - RECORDS_KEPT
+    newest = max(fact.record.number for fact in facts)
     copied = {fact.raw for fact in facts if not fact.where.path.startswith(f"{chain}/")}
 
     def is_used(fact: CeilingFact) -> bool:
         return fact.raw in copied or (fact.record.incarnation, fact.record.number) in signed_under
 
     used = {fact.record.number for fact in facts if is_used(fact)}
+    last = {fact.record.incarnation: fact.record.number for fact in facts}
     for fact in facts:
-        if is_used(fact) or (fact.record.number > kept_from and fact.record.number not in used):
+        number = fact.record.number
+        if is_used(fact):
             yield fact
+        elif number > newest - RECORDS_KEPT and number not in used:
+            yield replace(fact, late=number == last[fact.record.incarnation] != newest)
 
 
 def shard_of(head: BatchHead) -> int:

@@ -126,6 +126,49 @@ def test_lease_of_a_run_whose_orderly_record_was_pruned_does_not_accuse_the_succ
     assert codes(audited(story.tree)) == {"early-grant"}
 
 
+# A copy had listed the chain, and read that slot when its record had been pruned and a run that had stood still, before
+# or after it signed, had linked one there. So nobody knows how the run stopped that the successor came after.
+@pytest.mark.parametrize("signed_late", [False, True])
+def test_record_in_a_slot_that_was_pruned_while_it_was_copied_accuses_nobody(
+    tmp_path: Path, *, signed_late: bool
+) -> None:
+    story = Story(tmp_path)
+    tree, slot = story.tree, story.shard.ceiling_number + 1
+    path = f"{chain_path(1, 0)}/{record_name(slot)}"
+    lease, _ = story.written()
+    whole = tree.get(story.shard.ledger)
+    story.shard.end(lease)
+    story.shard.stop_orderly()
+    tree.put(story.shard.ledger, whole)
+    orderly = tree.get(path)
+
+    def late_record() -> bytes:
+        newer = {each: tree.get(each) for each in tree.files() if each.startswith(chain_path(1, 0)) and each >= path}
+        for each in newer:
+            tree.remove(each)
+        tree.advance(30 * SECOND)
+        slept = Shard(tree, "n2")
+        assert slept.ceiling_number == slot
+        record = tree.get(path)
+        tree.remove(slept.ledger)
+        for each, data in newer.items():
+            tree.put(each, data)
+        return record
+
+    late = b"" if signed_late else late_record()
+    tree.advance(SECOND)
+    story.shard = Shard(tree, "n1")
+    successor, _ = story.written()
+    story.shard.end(successor)
+    assert successor.witness.floor_ns < lease.witness.expiry_ns
+    tree.put(path, late or late_record())
+    found = audited(story.done()).findings
+    doubted = {"floor-fell", "ceiling-fell"} if signed_late else {"floor-fell"}
+    assert {(each.code, each.verdict) for each in found} == {(code, Verdict.INDETERMINATE) for code in doubted}
+    tree.put(path, orderly)
+    assert codes(audited(tree)) == {"truncated-ledger"}
+
+
 # The run after it, which granted nothing, shows that it never stopped: nothing excuses the one after that.
 def test_lease_of_a_run_that_was_cut_off_accuses_whoever_grants_too_early_two_runs_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

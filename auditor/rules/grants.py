@@ -19,7 +19,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
 from ..columns.index import Use
-from ..evidence.finding import Check, Finding, Times, asked, compared, found, phrase
+from ..evidence.finding import Check, Finding, Times, Verdict, asked, compared, found, phrase
 from .endings import is_broken_early
 from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told, shard_of
 
@@ -201,11 +201,16 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
 
 def known_to_its_end(earlier: LeaseHistory, later: ShardRun, cluster: ClusterFacts) -> bool:
     """Whether the end of a lease, had there been one, would be known, now that another run came after its own."""
-    run, first = cluster.runs[earlier.run], earlier.first.head.sequence
-    chain = cluster.ceilings.get(run.shard)
+    chain = cluster.ceilings.get(cluster.runs[earlier.run].shard)
     if chain is not None and chain.was_cut_off(earlier.run, later):
         return True
-    return earlier.run in cluster.finished and run.whole(first, run.highest)
+    return _told_to_its_end(earlier, cluster)
+
+
+def _told_to_its_end(lease: LeaseHistory, cluster: ClusterFacts) -> bool:
+    """Whether the ledger of a lease's run is whole from its grant to the run's end: nobody knows of a killed run."""
+    run = cluster.runs[lease.run]
+    return lease.run in cluster.finished and run.whole(lease.first.head.sequence, run.highest)
 
 
 def _record(history: DomainHistory) -> Iterator[Finding]:
@@ -345,7 +350,11 @@ def _counts_alone(
                 f"{before.holder.node} is of the chain before: {because} {rfc3339(asked)}"
             )
             times: Times = {"the witness": since.token, "the lease before": asked}
-            yield found("whole-too-early", lease.name, reason, [last.where, since.where], times)
+            # What was granted as half a lease need not lie above the end of the old chain, only above what ended there.
+            alone = lease.granted is not None and lease.granted.head.half is Half.WHOLE
+            sure = ended is not None or alone or _told_to_its_end(before, cluster)
+            verdict = None if sure else Verdict.INDETERMINATE
+            yield found("whole-too-early", lease.name, reason, [last.where, since.where], times, verdict=verdict)
 
 
 def _other_halves(lease: LeaseHistory, history: DomainHistory) -> list[LeaseHistory]:

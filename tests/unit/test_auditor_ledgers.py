@@ -18,6 +18,7 @@ from auditor.evidence.tree import Tree
 from auditor.rules import history
 from tests.fault_injection.faults_leases import shared
 from tests.fault_injection.fixtures import Story, only_file, small_tree
+from tests.fault_injection.moving import Move, end_chain, goes_alone
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
@@ -281,6 +282,75 @@ def test_ends_that_were_signed_with_a_grant_that_the_ledger_lost_accuse_nobody(t
     }
     story.writer.publish(story.grid, story.lease(change=change))
     assert codes(audited(story.done())) == set()
+
+
+# The old shard was killed, and its ledger lacks how two leases ended that were shared: a witness names one, and counts.
+def test_end_that_the_ledger_of_a_chain_that_left_lost_does_not_accuse_who_went_on_by_the_new_one(
+    tmp_path: Path,
+) -> None:
+    move = Move(tmp_path)
+    tree, old = move.tree, move.old
+    tree.advance(5 * MS)
+    first = old.grant("alice", move.other, mode=Mode.IX)
+    change = {"previous_id": first.witness.correlation_id}
+    second = old.grant("alice", move.other, mode=Mode.IX, change=change)
+    tree.advance(50 * MS)
+    move.other.publish(move.grid, first)
+    tree.advance(5 * MS)
+    old.keeps_ledger = False
+    lost, ended = old.end(first), old.end(second)
+    memory = old.memories["alice"]
+    entry = Ended(domain="alice", ending=lost, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns)
+    move.both()
+    more = {
+        "previous_id": second.witness.correlation_id,
+        "last_ended": ended,
+        "floor_set_by": None,
+        "others": 1,
+        "others_digest": others_digest([entry]),
+    }
+    leaving = old.grant("alice", move.writer, change=more)
+    coming = move.of("alice").grant("alice", move.writer, change={"floor_ns": leaving.witness.floor_ns})
+    tree.advance(5 * MS)
+    move.writer.publish(move.grid, leaving, coming)
+    move.publish(3)
+    # It does not hear of that, for longer than others are patient; then it is killed, and they end its chain.
+    for _ in range(6):
+        tree.advance(4 * SECOND)
+        for shard, half in ((old, leaving), (coming.shard, coming)):
+            shard.extend()
+            shard.prolong(half)
+    end = end_chain(tree, old)
+    tree.advance(MS)
+    for shard in move.coming:
+        goes_alone(shard, floor_ns=end.floor_ns, settle_to_ns=end.settle_to_ns)
+    coming.shard.prolong(coming)
+    tree.advance(5 * MS)
+    move.writer.publish(move.grid, coming)
+    coming.shard.end(coming)
+    (finding,) = audited(move.done()).findings
+    assert (finding.code, finding.verdict) == ("whole-too-early", Verdict.INDETERMINATE)
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_half_that_becomes_whole_too_early_after_a_ledger_that_is_whole_is_accused(
+    tmp_path: Path, *, given_back: bool
+) -> None:
+    move = Move(tmp_path)
+    lease = move.old.grant("alice", move.writer)
+    move.both()
+    coming = move.coming[0].grant("alice", move.other)
+    move.writer.publish(move.grid, lease)
+    if given_back:
+        move.old.end(lease)
+    move.coming[0].extend()
+    move.tree.until(lease.witness.expiry_ns - SECOND)
+    move.coming[0].prolong(coming)
+    move.tree.until(lease.witness.expiry_ns + SECOND)
+    move.new()
+    coming.shard.prolong(coming)
+    found = {each.code: each.verdict for each in audited(move.done()).findings}
+    assert found["whole-too-early"] is Verdict.VIOLATION
 
 
 # A large append goes to an NFS server in several requests, in any order: a machine that loses its power leaves what had

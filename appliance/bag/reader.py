@@ -83,17 +83,23 @@ class Reading(Iterator[MessageBatch]):
         """Every bag that begins before this instant was closed when the pass began."""
         self.position = after
         """Everything settled up to here was handed out. Never moves past the horizon."""
+        self._failed: BaseException | None = None
 
     @property
     def cursor(self) -> str:
         return cursor_text(self._log, self.position)
 
     def __next__(self) -> MessageBatch:
-        """Return the next batch. Raises as ``Reader.batches``."""
+        """Return the next batch. Raises as ``Reader.batches``; once it has, always that: go on with another pass."""
+        if self._failed is not None:  # what failed is over for Python, which is not the end of the log
+            raise self._failed
         try:
             batch = next(self._batches)
         except StopIteration:
             self._move(before(self._end_ns))
+            raise
+        except BaseException as problem:
+            self._failed = problem
             raise
         if batch.settled:
             self._move(max(batch.last, before(batch.complete_ns)))

@@ -32,7 +32,7 @@ from tests.support.bags import (
 from tests.support.clocks import HandTime
 from tests.support.steps import steps
 from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
-from timeagent.errors import Damaged, TryAgain
+from timeagent.errors import Damaged, Environment, TryAgain
 from timeagent.keys import Purpose
 from timeagent.signedtime import ClockStatus
 from timeagent.trust import Keyring
@@ -540,3 +540,31 @@ def test_directory_that_the_mount_hides_for_a_moment_is_not_read_as_empty(server
         node.again().latest()
     assert hides == []
     assert node.again().latest() == [b"m"]
+
+
+# Python lets who asks a failed generator again believe that it has come to its end.
+def test_pass_that_failed_is_not_taken_for_one_that_has_ended(server: MemoryStorage) -> None:
+    class Failing(WrappedStorage):
+        fails = False
+
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            del verb
+            if path.endswith(".msg") and self.fails:
+                raise Environment("planted", f"read {path}: failed")
+            return call()
+
+    storage = Failing(server)
+    node = Node(storage)
+    for sequence in (1, 2):
+        node.writer.write(node.file(b"%d" % sequence, sequence=sequence))
+        node.time.advance(SECOND)
+    close_all(node)
+    reading = node.reader.batches()
+    assert next(reading).payloads() == [b"1"]
+    reached, storage.fails = reading.position, True
+    for _ in range(2):
+        with pytest.raises(Environment, match="planted"):
+            next(reading)
+        storage.fails = False
+    assert reading.position == reached
+    assert [batch.payloads() for batch in node.reader.batches(reading.position)] == [[b"2"]]

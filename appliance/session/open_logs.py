@@ -103,8 +103,8 @@ class LogBook:
         if self._share is not None:
             writer = self._share(writer, grid, horizon)
         log = OpenLog(grid, writer, horizon, Reader(context, grid, horizon))
-        self.by_name[grid.birth.log] = log
-        return log
+        # Of threads that open it at once all take the first: two writers would give files of one run the same names.
+        return self.by_name.setdefault(grid.birth.log, log)
 
 
 def hinted_reads(

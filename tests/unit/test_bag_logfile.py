@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread
+from dataclasses import replace
+from threading import Barrier, Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,8 @@ from appliance.bag.writing import Committed, FrameFile, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure
 from appliance.formats.paths import PRELOCK, DataName
-from tests.support.bags import INCARNATION, T0, Node
+from appliance.session.open_logs import LogBook, OpenLog
+from tests.support.bags import INCARNATION, LOG, T0, Node
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import Environment
 from timeagent.units import MINUTE, SECOND
@@ -260,6 +262,27 @@ def test_threads_that_append_at_once_use_two_files(node: Node, server: MemorySto
     assert sorted(appended(server)) == ["00000001", "00000002"]
     assert other.writer.write(other.file(b"3", sequence=3)) == Committed()
     assert len(appended(server)) == 2
+
+
+# Each of two writers would begin with file 1: what one of them appended there would stand for what the other could not.
+def test_threads_that_open_a_log_at_once_share_its_writer(node: Node, server: MemoryStorage) -> None:
+    both = Barrier(2, timeout=20)
+
+    class AtOnce(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            del verb
+            if path == node.grid.log_path:
+                both.wait()
+            return call()
+
+    book = LogBook(replace(node.context, storage=AtOnce(server)))
+    opened: list[OpenLog] = []
+    threads = [Thread(target=lambda: opened.append(book.opened(LOG))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened == [book.by_name[LOG]] * 2
 
 
 def test_resolving_does_not_wait_for_an_append_that_is_in_time(node: Node, server: MemoryStorage) -> None:

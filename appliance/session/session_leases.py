@@ -279,7 +279,9 @@ class SessionLeases:
         """
         quiet = self._quiet(session_lease.shard)
         with self._keeper.lock:
-            if quiet is None or session_lease.leases or session_lease.over or len(session_lease.owed) > len(leases):
+            # Exactly these: another thread may have taken leases under it since, or given these back one by one.
+            theirs = session_lease.owed.keys() == {lease.correlation_id for lease in leases}
+            if quiet is None or session_lease.leases or session_lease.over or not theirs:
                 return None
             session_lease.over = True
             session_lease.owed.clear()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from appliance.bag.writing import Committed
+from appliance.session.session_leases import DROP_FROM
 from appliance.testing.stepped_cluster import SteppedCluster
 from auditor.audit import audit
 from auditor.evidence.finding import Verdict
@@ -15,10 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import pytest
-
     from appliance.session.held import Lease
     from appliance.session.open_logs import OpenLog
+    from auditor.evidence.finding import Finding
+
+
+def audited(cluster: SteppedCluster, directory: Path) -> tuple[Finding, ...]:
+    """Close all bags, and audit a copy of everything."""
+    cluster.close_bags("log")
+    for path, data in cluster.storage.files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(data)
+    return audit(Tree(directory)).findings
 
 
 def test_what_is_written_under_session_leases_is_read_and_audited_clean(site: Site) -> None:
@@ -59,8 +70,41 @@ def test_message_beside_a_change_of_mode_waits_until_the_log_is_settled_as_that_
         monkeypatch.setattr(holder, "_settle_for", settled)
         assert holder.publish("log", [b"1"], under=[lease]) == Committed()
         holder.relinquish([lease])
-        cluster.close_bags("log")
-        for path, data in cluster.storage.files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_bytes(data)
-    assert audit(Tree(tmp_path)).findings == ()
+        assert audited(cluster, tmp_path) == ()
+
+
+# One thread is about to drop a session lease: those under it are given back one by one meanwhile, when it is renewed,
+# and another thread has had one more, and knows not yet that it is given back.
+@pytest.mark.parametrize("more", [True, False])
+def test_session_lease_is_dropped_for_those_only_that_are_to_be_given_back_by_that(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: bool,  # noqa: FBT001 - one of the cases
+) -> None:
+    with SteppedCluster() as cluster:
+        cluster.create_log("log")
+        holder = cluster.session("holder", session_leases=True)
+        leases = holder.acquire(*(f"d/{number}" for number in range(DROP_FROM)))
+        holder.publish("log", [b"1"], under=leases[:1])
+        dropping = holder._leasing.session_leases
+        drop = dropping.drop
+
+        def dropped(*arguments: Any) -> object:  # noqa: ANN401 - whatever it is given
+            monkeypatch.undo()
+            cluster.advance(8)
+            if more:
+                (last,) = holder.acquire("e")
+                holder.publish("log", [b"2"], under=[last])
+                way = cluster.transport(0)
+                running, way.shard = way.shard, None
+                holder.relinquish([last], timeout_s=0.5)
+                way.shard = running
+            return drop(*arguments)
+
+        monkeypatch.setattr(dropping, "drop", dropped)
+        holder.relinquish(leases)
+        with cluster.session("next").acquire("e", record_only=True) as (lease,):
+            floor_ns = lease.floor_ns
+        assert audited(cluster, tmp_path) == ()
+        last_ns = cluster.read("log")[-1].timestamp_ns
+    assert not more or floor_ns >= last_ns

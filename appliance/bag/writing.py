@@ -263,12 +263,9 @@ class LogFileWriter(LookingWriter):
 
     def write(self, file: FrameFile) -> Outcome:
         outcome = super().write(file)
-        self._forget_if_known(file, outcome)
-        return outcome
-
-    def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
-        outcome = super().resolve(file, deadline_boot_ns)
-        self._forget_if_known(file, outcome)
+        if not isinstance(outcome, Unknown):  # who resolves it forgets nothing: another thread may be writing it yet
+            with self._lock:
+                self._tried.pop(_key(file), None)
         return outcome
 
     def _publish(self, file: FrameFile) -> None:
@@ -347,11 +344,6 @@ class LogFileWriter(LookingWriter):
     def _tried_of(self, file: FrameFile) -> _Tried:
         with self._lock:
             return self._tried.get(_key(file)) or _Tried()
-
-    def _forget_if_known(self, file: FrameFile, outcome: Outcome) -> None:
-        if not isinstance(outcome, Unknown):
-            with self._lock:
-                self._tried.pop(_key(file), None)
 
     def _file_name(self, file: FrameFile) -> str:
         places = self._tried_of(file).places

@@ -22,6 +22,8 @@ from timeagent.units import MINUTE, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from appliance.bag.writing import Outcome
+
 
 @pytest.fixture
 def server() -> MemoryStorage:
@@ -283,6 +285,32 @@ def test_threads_that_open_a_log_at_once_share_its_writer(node: Node, server: Me
     for thread in threads:
         thread.join()
     assert opened == [book.by_name[LOG]] * 2
+
+
+# A lease is given back while another thread writes under it: that one's append was slow, and the bag is closed by now.
+@pytest.mark.parametrize("done", [True, False])
+def test_writing_that_another_thread_resolves_meanwhile_says_the_same(
+    node: Node,
+    server: MemoryStorage,
+    done: bool,  # noqa: FBT001 - one of the cases
+) -> None:
+    said: list[Outcome] = []
+
+    class Slow(WrappedStorage):
+        def append(self, path: str, data: bytes, expected_size: int) -> int:
+            if not done:
+                said.append(other.writer.resolve(file))
+            size = self.inner.append(path, data, expected_size)
+            if done:
+                said.append(other.writer.resolve(file))
+            return size
+
+    other = node.again(Slow(server))
+    file = other.file(b"1")
+    outcome = other.writer.write(file)
+    assert said == [outcome]
+    assert isinstance(outcome, Committed if done else NotCommitted)
+    assert node.settled() == ([b"1"] if done else [])
 
 
 def test_resolving_does_not_wait_for_an_append_that_is_in_time(node: Node, server: MemoryStorage) -> None:

@@ -184,16 +184,23 @@ class Locked(Tool[Hold]):
         self._reentrant = reentrant
 
     def _taken(self, patience: Patience) -> Hold:
-        return self._again() or Hold(
-            self._session,
-            self._session.acquire(
+        session, time = self._session, self._keeper.time
+        if (again := self._again()) is None:
+            (lease,) = session.acquire(
                 self._domain,
                 mode=self._mode,
                 timeout_s=patience.timeout_s,
                 given_up=patience.given_up,
                 waiting=patience.waiting,
-            )[0],
-        )
+            )
+            return Hold(session, lease)
+        try:  # who took it may be waiting for earlier holders yet, in another thread, or only write messages
+            until = time.boot_ns() + patience.left_ns()
+            session._wait_for_earlier(time.now(), [again.lease], until, patience.given_up)  # noqa: SLF001 - a tool of it
+        except BaseException:
+            again.relinquish()
+            raise
+        return again
 
     def _again(self) -> Hold | None:
         with self._keeper.lock:

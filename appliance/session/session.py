@@ -203,22 +203,28 @@ class Session:
     def _wait_out(
         self, now: TimeInterval, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
     ) -> TimeInterval:
-        """Wait until every lease that ended without being relinquished is surely past, renewing; return now.
-
-        Raises TryAgain, code ``warming``, LeaseLost, BadTime: then the leases are given back.
-        """
-        last = max(leases, key=lambda lease: lease.settle_to_ns)
+        """As ``_wait_for_earlier``; where that raises the leases are given back."""
         try:
-            while not now.surely_past(last.settle_to_ns):
-                asking.check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
-                self.check_held(leases)
-                self._renewer.note_progress(leases)
-                self.renew_due()
-                self._time.sleep(max(MS, min(SLICE_NS, last.settle_to_ns - now.earliest)))
-                now = self._time.now()
+            return self._wait_for_earlier(now, leases, until_boot_ns, given_up)
         except BaseException:
             self.relinquish(leases)
             raise
+
+    def _wait_for_earlier(
+        self, now: TimeInterval, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
+    ) -> TimeInterval:
+        """Wait until every lease that ended without being relinquished is surely past, renewing; return now.
+
+        Raises TryAgain, code ``warming``, LeaseLost, BadTime.
+        """
+        last = max(leases, key=lambda lease: lease.settle_to_ns)
+        while not now.surely_past(last.settle_to_ns):
+            asking.check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
+            self.check_held(leases)
+            self._renewer.note_progress(leases)
+            self.renew_due()
+            self._time.sleep(max(MS, min(SLICE_NS, last.settle_to_ns - now.earliest)))
+            now = self._time.now()
         return now
 
     def check_held(self, leases: Sequence[Lease]) -> None:

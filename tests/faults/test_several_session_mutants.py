@@ -36,7 +36,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "wait that outlives the first lease only": (
         session,
-        "Session._wait_out",
+        "Session._wait_for_earlier",
         "max(leases, key=lambda lease: lease.settle_to_ns)",
         "leases[0]",
         sessions.test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
@@ -44,7 +44,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "wait that ends with the first that is past": (
         session,
-        "Session._wait_out",
+        "Session._wait_for_earlier",
         "max(leases, key=lambda lease: lease.settle_to_ns)",
         "min(leases, key=lambda lease: lease.settle_to_ns)",
         sessions.test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
@@ -52,7 +52,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "wait that looks after its first lease only": (
         session,
-        "Session._wait_out",
+        "Session._wait_for_earlier",
         "self.check_held(leases)",
         "self.check_held(leases[:1])",
         sessions.test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wait,

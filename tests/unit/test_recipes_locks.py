@@ -106,6 +106,39 @@ def test_reentrant_use_has_the_same_fence_and_the_last_gives_it_back(site: HandS
     assert can_be_had(Mutex(site.session(), "d"))
 
 
+# Its shard died, so who had it before may believe in it yet: the first use waits for that, in another thread.
+def test_reentrant_use_waits_for_earlier_holders_as_the_first_does(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (earlier,) = site.session().acquire("d")
+    site.start(site.shard_of("d"))
+    session = site.session()
+    mutex = Mutex(session, "d", reentrant=True)
+
+    def meanwhile(_: object) -> None:
+        monkeypatch.undo()
+        assert earlier.surely_held()
+        with mutex:
+            assert not earlier.surely_held()
+
+    monkeypatch.setattr(session, "check_held", meanwhile)
+    mutex.acquire().check()
+
+
+def test_reentrant_use_that_may_not_wait_for_earlier_holders_leaves_the_lease_as_it_was(site: HandSite) -> None:
+    site.session().acquire("d")
+    site.start(site.shard_of("d"))
+    session = site.session()
+    (lease,) = session.acquire("d", record_only=True)
+    mutex = Mutex(session, "d", reentrant=True)
+    with pytest.raises(TryAgain) as early:
+        mutex.acquire(timeout_s=0)
+    assert early.value.code == "warming"
+    lease.check()
+    mutex.acquire().relinquish()
+    lease.check()
+
+
 def test_lost_mutex_is_told_and_acts_no_more(site: HandSite) -> None:
     hold = Mutex(site.session(), "d").acquire()
     told: list[Loss] = []

@@ -476,8 +476,8 @@ class Shard:
 
     def _begin_turn(self, looked: tuple[TimeInterval, SignedTime] | None = None) -> Turn:
         """Look at the clock, if that was not done just now. Raises BadTime, also where the witness key has ended."""
-        newest, self._chain.newest_map = self._chain.newest_map, None
-        if newest is not None and self._going.half is not Half.COMING:  # else it has to rise first
+        newest, going = self._chain.newest_map, self._going  # not taken from there: the chain's thread may set it now
+        if newest is not None and newest.number > going.number and going.half is not Half.COMING:  # else it rises first
             self.go_by(newest)
         now, token = looked or self._time.now_and_token()
         self._signer.signer_at(token.midpoint_ns)

@@ -397,6 +397,22 @@ def test_right_that_had_lapsed_counts_once_the_newest_map_was_read(site: MovingS
     assert (chain.number, chain.newest_map) == (4, site.new_map)
 
 
+# The thread of the chain has read the map just when a turn has looked for one.
+def test_map_that_the_chain_reads_while_a_turn_begins_is_gone_by_from_the_next(
+    site: MovingSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[ShardMap | None] = [None]
+
+    def looked(_: CeilingChain) -> ShardMap | None:
+        known.append(site.both_map)
+        return known[-2]
+
+    monkeypatch.setattr(CeilingChain, "newest_map", property(looked, lambda _, new: known.append(new)), raising=False)
+    site.old.turn([])
+    site.old.turn([])
+    assert site.old.going_by == site.both_map.number
+
+
 # What a lease from the old shard alone allows until then, a successor must be above, also where that lease is not over.
 def test_shard_that_leaves_ends_above_what_may_be_believed_in_alone(site: MovingSite) -> None:
     (lease,) = site.session().acquire("d", timeout_s=0)

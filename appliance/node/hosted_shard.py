@@ -306,7 +306,8 @@ class HostedShard:
         tries = 0
         try:
             while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended and not self._lost():
-                stop = self._tried(self.shard.stop_orderly)
+                # Another thread may have suspended it by the turn that this waits for: nothing is signed behind that.
+                stop = self._tried(lambda: None if self._ended else self.shard.stop_orderly())
                 if isinstance(stop, ceiling.StoppedOrderly | ceiling.Deposed):
                     break
                 tries += not isinstance(stop, ceiling.NotYet)

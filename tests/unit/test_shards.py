@@ -362,6 +362,43 @@ def test_interrupted_stop_ends_the_threads_all_the_same() -> None:
     assert not any(thread.is_alive() for thread in running._threads)
 
 
+# It leaves for another node, and the daemon stops for a restart: one thread waits for its turn, the other suspends it.
+def test_orderly_stop_that_is_overtaken_by_a_restart_signs_nothing_more(site: Site) -> None:
+    suspended, tried = Event(), Event()
+    with site.open() as first:
+        assert first.routes.host.try_host(0, first.map)
+        client = LeaseClient(first.routes.transport(0), first.time, first.policy, HOLDER, random.Random(5))
+        assert isinstance(client.acquire(["a"])[0], LeaseGranted)
+        (short,) = client.acquire(["b"], term_ns=500 * MS)
+        assert isinstance(short, LeaseGranted)
+        wait_until(SystemClock(), lambda: first.time.now().surely_past(short.witness.expiry_ns))
+        hosted, run = first.routes.host.everything()[0], first.inspect(0)[0].incarnation
+        close, step = hosted.chain.close, hosted._tried
+        suspending = Thread(target=hosted.suspend, daemon=True)
+
+        def closing() -> None:
+            suspended.set()
+            assert tried.wait(30)
+            close()
+
+        def waited[Said](what: Callable[[], Said]) -> Said | None:
+            if threading.current_thread() is suspending:
+                return step(what)
+            suspending.start()
+            assert suspended.wait(30)
+            try:
+                return step(what)
+            finally:
+                tried.set()
+
+        hosted.chain.close, hosted._tried = closing, waited  # type: ignore[method-assign, assignment]
+        hosted.stop()
+        suspending.join(30)
+    with site.open() as second:
+        assert second.routes.host.try_host(0, second.map)
+        assert second.inspect(0)[0].incarnation == run
+
+
 def test_inspecting_pages_through_all_leases(site: Site) -> None:
     with site.open() as cluster, cluster.session() as session:
         domains = [f"d{n:04d}" for n in range(300)]

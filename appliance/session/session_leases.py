@@ -277,8 +277,8 @@ class SessionLeases:
 
         Raises BadTime.
         """
-        quiet = self._quiet(session_lease.shard)
         with self._keeper.lock:
+            quiet = self._quiet(session_lease.shard)
             # Exactly these: another thread may have taken leases under it since, or given these back one by one.
             theirs = session_lease.owed.keys() == {lease.correlation_id for lease in leases}
             if quiet is None or session_lease.leases or session_lease.over or not theirs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.witness import SessionEnded, SessionWitness, SignedWitness, Witness
 from appliance.lease.wire import Acquire, BeginSession, DropSession, Relinquish, Renew, RenewSession, Request, Revoke
+from appliance.session.session_leases import DROP_FROM
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest, LeaseLost, TryAgain
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from appliance.lease.wire import Reply
+    from appliance.session.asking import Leases
     from appliance.session.held import Lease
     from appliance.session.session import Session
 
@@ -58,6 +62,45 @@ def grow(site: HandSite, session: Session, span: int) -> None:
     for _ in range(span // SECOND):
         site.time.advance(SECOND)
         session.renew_due()
+
+
+# One thread gives all back that there is, and another asks for a lease under the same session lease just then.
+def test_lease_that_is_granted_while_its_session_lease_is_about_to_be_dropped_is_held(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = together(site)
+    leases = session.acquire(*names_of(site, 0, DROP_FROM))
+    transport, ours = site.transports[0], session._leasing.session_leases
+    call, quiet, drop = transport.call, ours._quiet, session.keeper.client(0).drop_session
+    granted, dropped = Event(), Event()
+    found: list[Leases] = []
+    asking = Thread(target=lambda: found.append(session.acquire(names_of(site, 0, DROP_FROM + 1)[-1])), daemon=True)
+
+    def slowly(requests: list[Request], timeout_ns: int) -> list[Reply]:
+        replies = call(requests, timeout_ns)
+        if current_thread() is asking:
+            granted.set()
+            assert dropped.wait(30)
+        return replies
+
+    def looked(shard: int) -> int | None:
+        monkeypatch.setattr(ours, "_quiet", quiet)
+        calls = quiet(shard)
+        asking.start()
+        granted.wait(1)
+        return calls
+
+    def told(*arguments: Any) -> object:  # noqa: ANN401 - whatever it is given
+        dropped.set()
+        return drop(*arguments)
+
+    monkeypatch.setattr(transport, "call", slowly)
+    monkeypatch.setattr(ours, "_quiet", looked)
+    monkeypatch.setattr(session.keeper.client(0), "drop_session", told)
+    session.relinquish(leases)
+    dropped.set()
+    asking.join(30)
+    session.check_held(found[0])
 
 
 def test_leases_of_a_shard_live_by_one_small_renewal(site: HandSite) -> None:

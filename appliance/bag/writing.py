@@ -350,6 +350,9 @@ class LogFileWriter(LookingWriter):
         for place in reversed(places):
             if place.sure:
                 return place.name
+        if not places:  # whoever resolves it looks beside the thread that writes it
+            what = f"another thread has found out just now what became of an attempt in {file.bag.path}"
+            raise TryAgain("known-meanwhile", what, hint="that thread has the outcome; or ask again")
         return places[-1].name
 
     def _is_there(self, file: FrameFile) -> bool:

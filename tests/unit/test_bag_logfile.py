@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.closing import Closed
-from appliance.bag.writing import Committed, FrameFile, NotCommitted, Unknown
+from appliance.bag.writing import Committed, FrameFile, LogFileWriter, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure
 from appliance.formats.paths import PRELOCK, DataName
@@ -311,6 +311,20 @@ def test_writing_that_another_thread_resolves_meanwhile_says_the_same(
     assert said == [outcome]
     assert isinstance(outcome, Committed if done else NotCommitted)
     assert node.settled() == ([b"1"] if done else [])
+
+
+def test_resolving_what_another_thread_has_just_written_is_to_be_asked_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = node.file()
+
+    def there(_: LogFileWriter, what: FrameFile) -> bool:
+        return isinstance(node.writer.write(what), Committed)
+
+    monkeypatch.setattr(LogFileWriter, "_is_there", there)
+    assert isinstance(node.writer.resolve(file), Unknown)
+    close(node, file)
+    assert node.writer.resolve(file) == Committed()
 
 
 def test_resolving_does_not_wait_for_an_append_that_is_in_time(node: Node, server: MemoryStorage) -> None:

@@ -198,15 +198,24 @@ class Session:
                 lease.lose_to(ending)
         self._checked([lease])
         if not record_only:
-            self._wait_out(self._time.now(), [lease], until, lambda: self._acquires.over)
+            try:
+                self._wait_for_earlier(self._time.now(), [lease], until, lambda: self._acquires.over)
+            except BaseException:
+                self.relinquish([lease])
+                raise
 
     def _wait_out(
         self, now: TimeInterval, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
     ) -> TimeInterval:
-        """As ``_wait_for_earlier``; where that raises the leases are given back."""
+        """As ``_wait_for_earlier``; where that raises leases are given back that no other thread has begun to use."""
         try:
             return self._wait_for_earlier(now, leases, until_boot_ns, given_up)
         except BaseException:
+            with self.keeper.lock:
+                shared = {lease for lease in leases if lease.uses > 1}
+                for lease in shared:
+                    lease.uses -= 1
+            leases = [lease for lease in leases if lease not in shared]
             self.relinquish(leases)
             raise
 

@@ -125,6 +125,29 @@ def test_reentrant_use_waits_for_earlier_holders_as_the_first_does(
     mutex.acquire().check()
 
 
+def test_reentrant_use_goes_on_where_the_first_is_interrupted_while_it_waits_for_earlier_holders(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.session().acquire("d")
+    site.start(site.shard_of("d"))
+    session = site.session()
+    mutex = Mutex(session, "d", reentrant=True)
+    holds: list[Hold] = []
+
+    def meanwhile(_: object) -> None:
+        monkeypatch.undo()
+        holds.append(mutex.acquire())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "check_held", meanwhile)
+    with pytest.raises(KeyboardInterrupt):
+        mutex.acquire()
+    holds[0].check()
+    assert not can_be_had(Mutex(site.session(), "d"))
+    holds[0].relinquish()
+    assert can_be_had(Mutex(site.session(), "d"))
+
+
 def test_reentrant_use_that_may_not_wait_for_earlier_holders_leaves_the_lease_as_it_was(site: HandSite) -> None:
     site.session().acquire("d")
     site.start(site.shard_of("d"))

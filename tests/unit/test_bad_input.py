@@ -402,7 +402,7 @@ def test_payload_over_the_limit_behind_good_ones_says_how_many_are_committed(
     lines = b"".join(b"%d\n" % number for number in range(4096))
     said = say(*PUBLISH, *kind, *site.options(), stdin=lines + b"x" * (MESSAGE_BYTES_MAX + 1))
     assert said.is_error(2, "message-too-large")
-    assert "4096 messages committed to log before" in said.err
+    assert "4,096 messages committed to log before" in said.err
 
 
 # Who does not know that would write them again.

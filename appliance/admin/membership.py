@@ -238,11 +238,15 @@ def enroll(
     directory: Path,
     listen: Listen = NOWHERE,
 ) -> Settings:
-    """Make a node's keys and settings in its directory, then let it in; if that fails, remove them again."""
-    check_node(node)
+    """Make a node's keys, or find those of an earlier try, and let it in; its settings come last. May be repeated.
+
+    The trust record may be there though its link was reported failed: without these keys nobody could be that node.
+    """
+    refuse_taken_name(registers, directory, check_node(node))
+    request = prepared(directory, node, listen.reached_at)
+    trust.admit(registers, root_key, node, request.publics, now, request.address)
     settings = Settings(directory, node, root, root_key.public, listen=listen.at)
-    with _local_files(settings) as publics:
-        trust.admit(registers, root_key, node, publics, now, listen.reached_at)
+    save_settings(settings)
     return settings
 
 
@@ -328,7 +332,8 @@ def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
 
     Nobody could let it in. Touches the mount, and a local disk.
     """
-    known = [entry for entry in registers.newest_trust().keys if entry.node == node]
+    number = registers.newest_number(Kind.TRUST)  # None: the founder itself is being let in
+    known = [entry for entry in registers.trust(number).keys if entry.node == node] if number else []
     counting = {entry.public for entry in known if entry.revoked_from_ns is None}
     there = [purpose for purpose in Purpose if newest_number(directory, purpose)]
     if known and not any(load_node_key(directory, purpose).public in counting for purpose in there):

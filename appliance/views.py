@@ -177,7 +177,7 @@ class View[S]:
                 "view-ahead",
                 f"{self.path} has a checkpoint at {rfc3339(newest.horizon_ns)}, and its logs are settled up to "
                 f"{rfc3339(horizon)} only",
-                hint=_DELETE,
+                hint=f"an NFS client may see late what another machine closed: try again in a minute, then {_DELETE}",
             )
         if newest is not None and newest.horizon_ns == horizon:
             return newest

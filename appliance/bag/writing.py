@@ -322,9 +322,14 @@ class LogFileWriter(LookingWriter):
         return own, place
 
     def _take_back(self, file: FrameFile, place: _Place) -> None:
-        """Nothing was appended there, and the file is not, or not only, ours: its listed size says nothing."""
+        """Nothing was appended there, and the file is not, or not only, ours: its listed size says nothing.
+
+        Or nothing can be appended to, in an object store: no other file that was given back is tried in vain.
+        """
         with self._lock:
-            self._of(file).made.discard(place.name)
+            files = self._of(file)
+            files.made.discard(place.name)
+            files.free.clear()
             self._tried[_key(file)].places.remove(place)
 
     def _give_back(self, file: FrameFile, own: _OwnFile, size: int) -> None:

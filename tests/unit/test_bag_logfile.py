@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.closing import Closed
+from appliance.bag.objects import ObjectStorage
 from appliance.bag.writing import Committed, FrameFile, LogFileWriter, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure
 from appliance.formats.paths import PRELOCK, DataName
 from appliance.session.open_logs import LogBook, OpenLog
 from tests.support.bags import INCARNATION, LOG, T0, Node
+from tests.support.object_store import MemoryBucket
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
 from timeagent.errors import Environment
 from timeagent.units import MINUTE, SECOND
@@ -264,6 +266,30 @@ def test_threads_that_append_at_once_use_two_files(node: Node, server: MemorySto
     assert sorted(appended(server)) == ["00000001", "00000002"]
     assert other.writer.write(other.file(b"3", sequence=3)) == Committed()
     assert len(appended(server)) == 2
+
+
+# Each of them gives back a file that no store appends to: what comes next makes a new one.
+def test_message_after_many_threads_have_written_at_once_to_an_object_store_is_committed() -> None:
+    many = 66
+    together: list[Barrier] = [Barrier(many, timeout=20)]
+
+    class AtOnce(WrappedStorage):
+        def append(self, path: str, data: bytes, expected_size: int) -> int:
+            for each in together:
+                each.wait()
+            return self.inner.append(path, data, expected_size)
+
+    node = Node(AtOnce(ObjectStorage(MemoryBucket())), kind=BagKind.LOG)
+    files = [node.file(b"%d" % number, sequence=number) for number in range(1, many + 1)]
+    said: list[Outcome] = []
+    threads = [Thread(target=lambda each=each: said.append(node.writer.write(each))) for each in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == [Committed()] * many
+    together.clear()
+    assert node.writer.write(node.file(b"next", sequence=many + 1)) == Committed()
 
 
 # Each of two writers would begin with file 1: what one of them appended there would stand for what the other could not.

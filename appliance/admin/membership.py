@@ -332,7 +332,7 @@ def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
 
     Nobody could let it in. Touches the mount, and a local disk.
     """
-    number = registers.newest_number(Kind.TRUST)  # None: the founder itself is being let in
+    number = registers.newest_number(Kind.TRUST)  # None: nobody has been let in yet
     known = [entry for entry in registers.trust(number).keys if entry.node == node] if number else []
     counting = {entry.public for entry in known if entry.revoked_from_ns is None}
     there = [purpose for purpose in Purpose if newest_number(directory, purpose)]

@@ -27,6 +27,9 @@ from .closing import Authority, read_lock
 from .logs import hidden, is_there
 from .ports import Storage
 
+FILE_MISSING: Final = "file-missing"
+PACK_VANISHED: Final = "pack-vanished"
+
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """How much of a pack is read at a time, so that bags in a row cost few requests."""
 
@@ -182,7 +185,7 @@ class ListedFiles:
             if self._given_up(bag):
                 raise self._vanished(bag.rack, f"{bag.rack.path}/{PACK}")
             path = f"{bag.path}/{entry.name}"
-            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE_FILE)
+            raise Damaged(FILE_MISSING, f"{path} is listed in the lock file and is not there", hint=_RESTORE_FILE)
         return pack
 
     def _given_up(self, bag: Bag) -> bool:
@@ -210,7 +213,7 @@ class ListedFiles:
         """Forget a pack that agreed with its seal and is not there any more: asked again, the rack is gone."""
         self._packs.pop(rack.path, None)
         return TryAgain(
-            "pack-vanished",
+            PACK_VANISHED,
             f"{path} was deleted while it was read",
             hint="read on from where it stopped: what retention gave up is named then",
         )

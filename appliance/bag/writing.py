@@ -20,10 +20,10 @@ from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure, pieces
 from appliance.formats.paths import PRELOCK, SEAL, Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError, TryAgain
-from timeagent.units import MS
+from timeagent.units import INSTANT_MAX, MS
 
 from ..formats.closed import LockEntry
-from .closedbags import ListedFiles
+from .closedbags import FILE_MISSING, PACK_VANISHED, ListedFiles
 from .closing import Authority, Contents, NotDue
 from .ports import PATH_ABSENT, SIZE_NOT_EXPECTED, BagContext, Published
 
@@ -250,7 +250,7 @@ class LogFileWriter(LookingWriter):
     next, also the same attempt again, goes to a new file; equal frames within a bag count once.
 
     After doubt nothing is concluded from reading the file back: this machine may read from its own cache what never
-    reached the server. Closing the bag decides, by the sizes that it lists.
+    reached the server. Closing the bag decides, by what it lists.
     """
 
     def __init__(self, context: BagContext, grid: Grid, authority: Authority) -> None:
@@ -365,40 +365,42 @@ class LogFileWriter(LookingWriter):
         return any(place.sure for place in self._tried_of(file).places)
 
     def _listed(self, file: FrameFile, contents: Contents) -> Outcome:
-        """Committed if the attempt lies within the listed size of any file that it was appended to."""
+        """Committed if a listed file holds the attempt, which is read: a machine that was copied writes the same names.
+
+        What cannot be read any more, since it was given up, counts by the size that is listed.
+        """
         assert contents.lock is not None
-        listed = contents.lock.by_name()
         tried = self._tried_of(file)
-        places = tried.places
-        if any(place.name in listed and listed[place.name].size >= place.end for place in places):
-            return Committed()
         with self._lock:
-            known = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
-        others = [entry for name, entry in listed.items() if name not in known and self._is_ours(file, entry)]
-        if any(self._found_in(file, entry) for entry in others):
-            return Committed()
-        for place in places:
-            if place.name in listed and listed[place.name].size > place.end - len(file.data):
-                return Unknown(f"{file.bag.path} lists {place.name} with a part of the frames: each stands for itself")
+            made = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
+        ends = {place.name: place.end for place in reversed(tried.places)}  # the first, where it is twice in one file
+        wanted = [piece.payload for piece in pieces(file.data)[0]]
+        part = ""
+        for entry in contents.lock.entries:
+            name, end = entry.name, ends.get(entry.name, INSTANT_MAX)
+            if not self._is_ours(file, entry) or (name in made and entry.size <= end - len(file.data)):
+                continue
+            try:
+                there = [piece.payload for piece in self._listed_files.pieces_of(file.bag, entry)]
+            except (Damaged, TryAgain) as problem:
+                if entry.size >= end and problem.code in (FILE_MISSING, PACK_VANISHED):
+                    return Committed()
+                raise TryAgain(
+                    "file-unreadable",
+                    f"{name} may hold the attempt and cannot be read: {problem.message}",
+                    hint="read the log: if the messages are there, they were committed",
+                ) from None
+            if any(there[n : n + len(wanted)] == wanted for n in range(len(there))):
+                return Committed()
+            part = part if set(wanted).isdisjoint(there) else name
+        if part:
+            return Unknown(f"{file.bag.path} lists {part} with a part of the frames: each stands for itself")
         return NotCommitted(f"late: {file.bag.path} was closed before the frames were there")
 
     def _is_ours(self, file: FrameFile, entry: LockEntry) -> bool:
-        """Whether a file that this object did not make, or has forgotten, may hold the attempt: by its incarnation."""
+        """Whether a file is of the attempt's writer, and of its incarnation."""
         name = self._grid.data_name(entry.name)
         return name is not None and (name.writer, name.incarnation) == (file.name.writer, file.name.incarnation)
-
-    def _found_in(self, file: FrameFile, entry: LockEntry) -> bool:
-        """Whether a listed file holds the attempt's frames, in a row. Raises TryAgain if it cannot be read."""
-        wanted = [piece.payload for piece in pieces(file.data)[0]]
-        try:
-            there = [piece.payload for piece in self._listed_files.pieces_of(file.bag, entry)]
-        except Damaged as problem:
-            raise TryAgain(
-                "file-unreadable",
-                f"{entry.name} may hold the attempt and cannot be read: {problem.message}",
-                hint="read the log: if the messages are there, they were committed",
-            ) from None
-        return any(there[n : n + len(wanted)] == wanted for n in range(len(there)))
 
 
 _TWINS: Final = "two processes share one writer incarnation, or the file was altered: start the process again"

@@ -284,10 +284,11 @@ def only_the_last_file_counts(self: LogFileWriter, file: FrameFile, contents: Co
 
 
 def size_without_ours(self: LogFileWriter, file: FrameFile, contents: Contents) -> Outcome:
-    """Take where the attempt begins for where it ends."""
-    for place in self._tried_of(file).places:
-        place.end -= len(file.data)
-    return listed_by_size(self, file, contents)
+    """Take where the attempt begins for where it ends, and what is listed for ours."""
+    assert contents.lock is not None
+    listed, places = contents.lock.by_name(), self._tried_of(file).places
+    begun = [each for each in places if each.name in listed and listed[each.name].size >= each.end - len(file.data)]
+    return Committed() if begun else listed_by_size(self, file, contents)
 
 
 listed_by_size = LogFileWriter._listed

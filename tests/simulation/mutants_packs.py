@@ -81,12 +81,20 @@ PACKS: tuple[Mutant, ...] = (
         "doubt",
     ),
     Mutant(
-        "an append counts because its file is listed, with whatever size",
-        one(
-            writing,
-            "LogFileWriter._listed",
-            "place.name in listed and listed[place.name].size >= place.end",
-            "place.name in listed",
+        "an append counts because its file is listed, whatever is in it",
+        (
+            (
+                writing,
+                "LogFileWriter._listed",
+                "name in made and entry.size <= end - len(file.data)",
+                "name not in ends",
+            ),
+            (
+                writing,
+                "LogFileWriter._listed",
+                "if any((there[n:n + len(wanted)] == wanted for n in range(len(there)))):",
+                "if True:",
+            ),
         ),
         "committed",
         "doubt",

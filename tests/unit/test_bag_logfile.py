@@ -10,6 +10,7 @@ import pytest
 
 from appliance.bag.closing import Closed
 from appliance.bag.objects import ObjectStorage
+from appliance.bag.packer import Packer, PackState
 from appliance.bag.writing import Committed, FrameFile, LogFileWriter, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure
@@ -183,6 +184,25 @@ def test_same_attempt_again_has_the_same_outcome(node: Node) -> None:
     assert node.settled() == [b"m"]
 
 
+def test_attempt_that_is_twice_in_one_file_counts_where_the_list_has_the_first(
+    node: Node, server: MemoryStorage
+) -> None:
+    class ClosesBeforeTheSecond(FailingStorage):
+        appends = 0
+
+        def append(self, path: str, data: bytes, expected_size: int) -> int:
+            self.appends += 1
+            if self.appends == 2:
+                close(node, file)
+            return super().append(path, data, expected_size)
+
+    file, other = node.file(), node.again(ClosesBeforeTheSecond(server, Fault.NOT_DONE, at=3))  # the first look
+    assert isinstance(other.writer.write(file), Unknown)
+    assert other.writer.write(file) == Committed()
+    assert len(appended(server)) == 1
+    assert node.settled() == [b"m"]
+
+
 # Packed away: what this writer knows of its own appends, and the sizes in the seal, are enough.
 def test_attempt_in_doubt_is_decided_by_the_seal_when_its_bag_was_packed(node: Node, server: MemoryStorage) -> None:
     other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
@@ -196,6 +216,36 @@ def test_attempt_in_doubt_is_decided_by_the_seal_when_its_bag_was_packed(node: N
     stranger = node.again().writer.resolve(file)
     assert isinstance(stranger, Unknown)
     assert "file-unreadable" in stranger.reason
+
+
+# A virtual machine that was copied while it ran goes on twice, with one incarnation and the same names of files.
+def test_twin_whose_append_failed_does_not_take_a_file_of_the_other_for_its_own(
+    node: Node, server: MemoryStorage
+) -> None:
+    first, second = node.file(b"longer than the other"), node.file(b"2")
+    twin = node.again(FailingStorage(server, Fault.NOT_DONE, at=2))
+    assert node.writer.write(first) == Committed()
+    assert isinstance(twin.writer.write(second), Unknown)
+    close(node, first)
+    assert isinstance(twin.writer.resolve(second), NotCommitted)
+    assert node.settled() == [b"longer than the other"]
+
+
+def test_twin_that_stood_still_does_not_take_a_packed_file_of_the_other_for_its_own(
+    node: Node, server: MemoryStorage
+) -> None:
+    first, second = node.file(b"longer than the other"), node.file(b"2")
+    assert node.writer.write(first) == Committed()
+
+    class StandsStill(WrappedStorage):
+        def append(self, path: str, data: bytes, expected_size: int) -> int:
+            node.time.advance(10 * MINUTE)
+            node.horizon.settle(T0 + 10 * SECOND)
+            assert Packer(node.context, node.grid, node.sealer).pack(first.bag.rack).state is PackState.PACKED
+            server.ensure_directory(second.bag.path)
+            return super().append(path, data, expected_size)
+
+    assert not isinstance(node.again(StandsStill(server)).writer.write(second), Committed)
 
 
 def test_part_of_several_frames_is_neither_committed_nor_not(node: Node, server: MemoryStorage) -> None:

@@ -88,6 +88,11 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "dropped": 28, "expired": 14, "renewals": 130, "crashes": 20, "settled readings": 32,
         "batches under several leases": 12,
     },
+    "threads": {
+        "committed": 240, "grants": 250, "hand-overs": 75, "interruptions": 1_500, "changed modes": 18, "sets": 30,
+        "session leases": 80, "recalled": 9, "renewals": 110, "in doubt": 4, "mount faults": 200, "crashes": 6,
+        "settled readings": 32, "batches under several leases": 14,
+    },
     "contenders": {
         "committed": 64, "grants": 140, "hand-overs": 44, "incarnations": 280, "runs that granted": 96,
         "orderly stops": 8, "relinquished": 70, "expired": 2, "mount faults": 140, "lying clocks": 36,

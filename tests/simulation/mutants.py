@@ -20,9 +20,10 @@ from tests.simulation.mutants_sessions import SESSIONS
 from tests.simulation.mutants_sets import SETS
 from tests.simulation.mutants_sharing import SHARING
 from tests.simulation.mutants_tenancy import TENANCY
+from tests.simulation.mutants_threads import THREADS
 from tests.simulation.mutants_trust import TRUST
 
 MUTANTS: tuple[Mutant, ...] = (
     *(BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + TENANCY + MODES + POLICIES + SETS),
-    *(BOUNDS + TRUST + RESTARTS + RECIPES + OBJECTS + LENDING),
+    *(BOUNDS + TRUST + RESTARTS + RECIPES + OBJECTS + LENDING + THREADS),
 )

@@ -49,6 +49,7 @@ def _faults(world: World, counts: Counter[str]) -> None:
         {
             "crashes": world.scheduler.crashes,
             "pauses": world.scheduler.pauses,
+            "interruptions": world.scheduler.interruptions,
             "mount faults": world.mount_faults,
             "messages lost": world.network.lost,
             "lying clocks": int(world.lying),

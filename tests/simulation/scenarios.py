@@ -29,6 +29,7 @@ from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import paths, queues, sets
 from tests.simulation.scenarios_sharing import batching, caches, hinted
 from tests.simulation.scenarios_tenancy import heirs
+from tests.simulation.scenarios_threads import threads
 from tests.simulation.scenarios_trust import rotations
 from tests.simulation.world import World
 
@@ -50,6 +51,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         shares,
         recalls,
         together,
+        threads,
         contenders,
         moves,
         heirs,
@@ -89,6 +91,7 @@ WEIGHTS: dict[str, int] = {
     "shares": 3,
     "recalls": 3,
     "together": 4,
+    "threads": 4,
     "contenders": 4,
     "moves": 3,
     "heirs": 2,

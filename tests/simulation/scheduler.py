@@ -173,6 +173,9 @@ class Scheduler:
         self.trace: Trace | None = Trace() if traced else None
         self.crashes = 0
         self.pauses = 0
+        self.interrupted: set[Process] = set()
+        """The processes whose threads share what they use: they are interrupted between calls of ports, too."""
+        self.interruptions = 0
         self.bugs: list[str] = []
         self.refusals = 0
         self.damage: list[str] = []

@@ -87,19 +87,21 @@ class Told:
 
         @wraps(what)
         def verb(*arguments: Any) -> Any:  # noqa: ANN401
+            steps = self._scheduler.steps
             try:
                 found = what(*arguments)
             except TenureError as problem:
-                self._say(problem.code)
+                self._say(problem.code, steps)
                 raise
-            self._say(SHORT[name](found))
+            self._say(SHORT[name](found), steps)
             return found
 
         return verb
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, steps: int) -> None:
+        """Say what was seen, unless no step was taken for it since there were so many: it has no line."""
         actor, trace = self._scheduler.current, self._scheduler.trace
-        if actor is not None and trace is not None:
+        if actor is not None and trace is not None and self._scheduler.steps > steps:
             trace.answered(actor.name, text)
 
 

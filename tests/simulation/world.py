@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from tests.simulation.client import MountMishaps
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import NODES, T0, founded
 from tests.simulation.history import History
+from tests.simulation.interruptions import interrupted
 from tests.simulation.machine import MachineNode, SimulatedMachine
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import NO_NETWORK_MISHAPS, Network, NetworkMishaps
@@ -70,6 +71,8 @@ class Conditions:
     """The logs that are in another store: an object store if the root is none, else another file server."""
     astray: str = ""
     """The node that finds another, empty store under that name."""
+    interrupted_once_in: int = 0
+    """In how many lines of what threads share one of them is interrupted; 0: never."""
     permissions: bool = False
     """Whether somebody takes write permissions away for a while."""
     lasts_ns: Span = 8 * SECOND
@@ -402,8 +405,12 @@ class World:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
+    def _interrupted(self) -> AbstractContextManager[None]:
+        once_in = self.conditions.interrupted_once_in
+        return interrupted(self.scheduler, once_in) if once_in else nullcontext()
+
     def run(self) -> History:
-        with silence():
+        with silence(), self._interrupted():
             self.scheduler.run()
         self.server.join(self.elsewhere)
         scheduler = self.scheduler

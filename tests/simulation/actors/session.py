@@ -145,9 +145,9 @@ class SessionKit(Kit):
     def read(self, log: str, leases: Sequence[Lease]) -> list[Message]:
         scheduler = self.world.scheduler
         began = scheduler.now
+        under = tuple((each.domain, each.fence, each.mode, each.correlation_id) for each in leases)
         messages = self.session.read(log, under=leases)
         keys = tuple(key_of(each) for each in messages)
-        under = tuple((each.domain, each.fence, each.mode, each.correlation_id) for each in leases)
         self.world.history.latest.append(LatestRead(self.process.name, began, scheduler.now, log, 0, keys, under))
         scheduler.note("has read", f"{len(keys)} messages of {log} under {under}")
         return messages
@@ -207,10 +207,15 @@ class SessionKit(Kit):
 
     def _holds(self, lease: Lease, asked_ns: Instant) -> None:
         history, now, who = self.world.history, self.world.scheduler.now, self.process.name
-        until = lease.expiry_ns
-        history.holds.append(
-            Hold(who, lease.domain, lease.fence, lease.mode, now, lease, self.process, None, asked_ns, until)
-        )
+        mode, until = lease.mode, lease.expiry_ns
+        if not self.is_noted(lease):
+            history.holds.append(
+                Hold(who, lease.domain, lease.fence, mode, now, lease, self.process, None, asked_ns, until)
+            )
+
+    def is_noted(self, lease: Lease) -> bool:  # noqa: ARG002 - for sessions of several threads
+        """Whether there is nothing to note of a lease that was got."""
+        return False
 
     def upgrade(self, lease: Lease, mode: Mode, timeout_ns: int) -> None:
         scheduler = self.world.scheduler
@@ -357,7 +362,7 @@ class Sharing(Application):
     """Takes all modes: readers beside each other, writers beside each other, and who excludes them. Changes some."""
 
     gives_back = 0.7
-    modes = (Mode.X, Mode.S, Mode.S, Mode.IX, Mode.IX, Mode.SIX, Mode.IS)
+    modes: tuple[Mode, ...] = (Mode.X, Mode.S, Mode.S, Mode.IX, Mode.IX, Mode.SIX, Mode.IS)
     stronger: Mapping[Mode, tuple[Mode, ...]] = {
         Mode.IS: (Mode.S, Mode.IX, Mode.SIX, Mode.X),
         Mode.IX: (Mode.SIX, Mode.X),
@@ -368,8 +373,9 @@ class Sharing(Application):
     def _use(self, kit: SessionKit, leases: Sequence[Lease], number: int) -> None:
         super()._use(kit, leases, number)
         lease = leases[0]
-        if lease.mode in self.stronger and kit.chance.random() < 0.4:
-            kit.upgrade(lease, kit.chance.choice(self.stronger[lease.mode]), kit.chance.choice((1, 4)) * SECOND)
+        stronger = self.stronger.get(lease.mode)
+        if stronger is not None and kit.chance.random() < 0.4:
+            kit.upgrade(lease, kit.chance.choice(stronger), kit.chance.choice((1, 4)) * SECOND)
             super()._use(kit, leases, number)
 
 

@@ -1,13 +1,15 @@
 """A node that runs a shard: one incarnation after another, each with an empty store, orderly stops in between.
 
 What the shell of the daemon does with threads and sockets is done here by two actors: one takes what is in the inbox,
-lets the production shard answer it in one turn and sends the replies; the other appends the ledger.
+lets the production shard answer it in one turn and sends the replies; the other appends the ledger. Some extend their
+ceilings in a third, as a daemon does.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity, StoppedOrderly
@@ -26,14 +28,21 @@ from timeagent.keys import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from threading import Thread
+
+    from appliance.lease.ceiling import Listed
     from appliance.lease.connection import Connection
     from appliance.lease.wire import Encoded, Reply, Task
     from tests.simulation.network import Call, Network
-    from tests.simulation.scheduler import Actor, Process
+    from tests.simulation.scheduler import Actor, Process, Scheduler
     from tests.simulation.world import World
     from timeagent.units import Instant
 
 START_TRIES = 20
+APART = 0.5
+"""How many of them extend their ceilings in a thread of its own."""
 SPOOL_MAX = 64
 
 
@@ -82,6 +91,34 @@ class Spool:
             except TenureError as problem:
                 self.lost_last = True
                 self._world.scheduler.refused(f"loses {len(taken)} ledger blocks:", problem)
+
+
+class ApartChain(CeilingChain):
+    """A chain whose extensions touch the mount in an actor of their own, in the place of a thread."""
+
+    def begin_apart(self, scheduler: Scheduler, process: Process) -> Self:
+        """Do jobs in actors of a process from now on."""
+        self._scheduler, self._process, self._waits = scheduler, process, scheduler.current
+        self.apart, self._thread, self._jobs = True, cast("Thread", self), cast("Any", self)
+        return self
+
+    def put(self, job: tuple[Future[Listed], Callable[[], Listed]] | None) -> None:
+        """Begin a job: there is no other under way."""
+        if job is not None:
+            self._scheduler.spawn(f"{self._process.name} ceiling", self._process, partial(self._do, *job))
+
+    def _do(self, job: Future[Listed], steps: Callable[[], Listed]) -> None:
+        try:
+            job.set_result(steps())
+        except Exception as problem:  # noqa: BLE001 - it is raised where the extension was asked for
+            job.set_exception(problem)
+        self._scheduler.wake(self._waits)
+
+    def _wait_for(self, job: Future[Listed]) -> None:
+        until = self._scheduler.now + self._policy.attempt_timeout_ns // 4
+        self._waits = self._scheduler.current
+        while not job.done() and self._scheduler.now < until:
+            self._scheduler.wait(until, "an extension")
 
 
 class Owed:
@@ -148,6 +185,7 @@ class ShardHost:
         self._process = process
         self._number = shard
         self._orderly = orderly
+        self._apart = world.scheduler.stream(f"{process.name} {world.number()} apart").random() < APART
 
     def run(self) -> None:
         kit = Kit(self._world, self._process)
@@ -164,7 +202,9 @@ class ShardHost:
         identity = ShardIdentity(kit.records.cluster_id, shard_map.number, number, node, kit.chance.randbytes(8))
         signer = world.keys[node][Purpose.WITNESS]
         stored = StoredChain(kit.storage, chain_path(shard_map.number, number))
-        chain = CeilingChain(stored, kit.time, signer, kit.policy, identity)
+        chain = ApartChain(stored, kit.time, signer, kit.policy, identity)
+        if self._apart:
+            chain.begin_apart(world.scheduler, self._process)
         spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
         with closing(MemoryStore()) as store:
             shard = Shard(

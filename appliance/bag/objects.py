@@ -246,6 +246,9 @@ class RemoteBucket:
         said = f"{verb} {self._url}/{key}: {_said(problem)}"
         if type(problem).__name__ in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError"):
             return Environment("store-refused", said, hint="check the keys, and what they may do in this bucket")
+        if "invalid path" in said:  # the library lists no directory that has one
+            hint = "no part of a cluster has such a key: delete or move that object, with the store's own tools"
+            return Environment("foreign-key", said, hint=hint)
         return Environment("store-failed", said, hint="the request may or may not have been done: ask again")
 
 

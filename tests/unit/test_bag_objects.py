@@ -111,6 +111,16 @@ def test_object_that_marks_a_folder_is_no_name_in_it(server: S3Server) -> None:
     assert storage.list_afresh(".") == ["a"]
 
 
+@pytest.mark.parametrize("key", ["a//x", "a/../x", "a/.", "a/b\x01c"])
+def test_object_with_a_key_that_no_cluster_has_is_named_and_told_how_to_be_rid_of(server: S3Server, key: str) -> None:
+    server.objects |= {"a/plain": b"", key: b""}
+    with pytest.raises(Environment) as foreign:
+        ObjectStorage(RemoteBucket("s3://bucket")).list_afresh("a")
+    assert foreign.value.code == "foreign-key"
+    assert "a/" in foreign.value.message
+    assert "delete or move that object" in foreign.value.hint
+
+
 def test_stream_is_published_whole_or_not_at_all(storage: ObjectStorage) -> None:
     def broken() -> Iterator[bytes]:
         yield b"12"

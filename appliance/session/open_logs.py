@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from appliance.bag.horizon import Horizon
 from appliance.bag.message import MessageBatch
@@ -20,13 +21,16 @@ from appliance.formats.paths import Grid
 from timeagent.errors import BadRequest, check_type
 from timeagent.units import INSTANT_MAX, Instant
 
-from ..bag.logs import Store, create_log, open_log
+from ..bag.logs import Store, create_log, names_there, open_log
 from ..bag.message import before
 from ..bag.ports import BagContext
 from ..bag.roots import PlacedStorage, Root, storage_at
 from ..bag.writing import Writer, writer_for
 from ..formats.hints import ANY_FILE
 from .held import Lease
+
+LOGS_NAMED: Final = 20
+"""How many logs are named to who asks for one that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,12 @@ class LogBook:
         """Those that have been opened here."""
 
     def opened(self, name: str) -> OpenLog:
-        """Return an existing log. Raises BadRequest that names it when there is none. Touches the mount once."""
+        """Return an existing log. Raises BadRequest that names those there are. Touches the mount."""
         log = self.find(name)
         if log is None:
-            raise BadRequest("no-such-log", f"there is no log {name!r} in this cluster", hint="publish to it first")
+            there = ", ".join(names_there(self._context.storage)[:LOGS_NAMED])
+            hint = f"its logs are {there}; who publishes to another makes it" if there else "publish to it first"
+            raise BadRequest("no-such-log", f"there is no log {name!r} in this cluster", hint=hint)
         return log
 
     def opened_or_made(self, name: str, kind: BagKind | None = None, store: Root | None = None) -> OpenLog:

@@ -259,6 +259,16 @@ def test_bad_reading_is_refused_at_once_not_when_it_is_iterated(site: Site, log:
         assert refused.value.code == code
 
 
+def test_who_reads_a_log_that_does_not_exist_is_told_which_do(site: Site) -> None:
+    with site.open() as cluster, cluster.session("names") as session:
+        for hint in ("publish to it first", "its logs are orders; who publishes to another makes it"):
+            with pytest.raises(BadRequest) as refused:
+                cluster.read("ordres")
+            assert refused.value.hint == hint
+            with session.acquire("a") as leases:
+                session.publish("orders", [b"1"], under=leases)
+
+
 def test_superuser_is_refused_unless_allowed() -> None:
     refuse_root_user(1000, allow_root=False)
     refuse_root_user(0, allow_root=True)

@@ -183,10 +183,10 @@ class Keeper:
                 self.alone.pop(lease, None)
 
     def in_use(self, domain: str) -> Lease | None:
-        """Return a lease on a domain that the session has in use, or None. Asks nobody."""
+        """Return a lease on a domain that the session has in use, surely held now, or None. Raises BadTime."""
         with self.lock:
             used = (each for each in self.held if each.domain == domain and each not in self.unused)
-            return next((each for each in used if each.ended is None), None)
+            return next((each for each in used if each.surely_held()), None)
 
     def leases_below(self, domain: str) -> list[LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""

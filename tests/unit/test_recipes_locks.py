@@ -107,6 +107,18 @@ def test_reentrant_use_has_the_same_fence_and_the_last_gives_it_back(site: HandS
 
 
 # Its shard died, so who had it before may believe in it yet: the first use waits for that, in another thread.
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_lease_that_ran_out_unseen_is_no_use_that_another_could_share(site: HandSite, *, reentrant: bool) -> None:
+    mutex = Mutex(site.session(), "d", reentrant=reentrant)
+    first = mutex.acquire()
+    site.time.advance(2 * site.policy.lease_term_max_ns)
+    second = mutex.acquire()
+    second.check()
+    assert second.fence > first.fence
+    with pytest.raises(LeaseLost):
+        first.check()
+
+
 def test_reentrant_use_waits_for_earlier_holders_as_the_first_does(
     site: HandSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ def threads(seed: int, *, traced: bool = False) -> World:
         network=NetworkMishaps(
             lost=chance.choice((0, 0, 20)), repeated=chance.choice((0, 6)), late=chance.choice((0, 10))
         ),
-        lies=chance.choice(("none", "none", "none", "slight", "seconds")),
+        lies=chance.choice(("none", "none", "none", "slight", "seconds", "steps")),
         objects=chance.random() < 0.1,
         interrupted_once_in=chance.choice((30, 100, 300, 1_000)),
         lasts_ns=chance.choice((2, 4) if brief else (8, 12)) * SECOND,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from appliance.formats.lease import Mode
@@ -12,7 +13,7 @@ from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from appliance.bag.writing import Outcome
     from appliance.session.held import Lease, Loss
@@ -41,6 +42,19 @@ class SharedKit(SessionKit):
     def repeat(self, log: str, payloads: Sequence[bytes], leases: Sequence[Lease]) -> Outcome:  # noqa: ARG002
         """Have decided what is in doubt: for which of the threads the answer is, none can tell."""
         return self.session.resolve(log, leases)
+
+    def relinquish(self, leases: Sequence[Lease]) -> None:
+        with self.giving_back(leases):
+            super().relinquish(leases)
+
+    @contextmanager
+    def giving_back(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Give leases back, in the block. Another thread may change one before it is over: that ends with it."""
+        began = self.world.scheduler.now
+        yield
+        for hold in self.world.history.holds:
+            if hold.until_ns is None and hold.lease.ended is not None and hold.lease in leases:
+                hold.until_ns = max(hold.from_ns, began)
 
     def end(self) -> None:
         self._threads -= 1
@@ -132,7 +146,8 @@ class Locker(OneThread):
         finally:
             if hold.lease.uses == 1:
                 kit.over([hold.lease])
-            hold.relinquish()
+            with kit.giving_back([hold.lease]):
+                hold.relinquish()
 
 
 class Threads:

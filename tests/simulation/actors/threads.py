@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from appliance.formats.lease import Mode
-from appliance.recipes.exclusion import Mutex
+from appliance.recipes.exclusion import RWLock
 from appliance.session.endings import LossReason, Recall
 from tests.simulation.actors.session import SessionKit, Sharing
 from timeagent.errors import TenureError
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MEDDLES = 4
 """How often a meddler meddles, for each lease that another thread takes."""
+
+CLOSES = 0.01
+"""How often it closes the session then, for all."""
 
 
 class SharedKit(SessionKit):
@@ -80,10 +83,15 @@ class OneThread(Rival):
         return self._kit
 
     def options(self, kit: SessionKit) -> dict[str, Any]:
-        if not self._kit.obliging:
-            return super().options(kit)
-        answer = kit.chance.choice((Recall.FINISH, Recall.FLUSH, Recall.RELINQUISH))
-        return super().options(kit) | {"recall": answer, "sticky_s": kit.chance.choice((None, 1, 60))}
+        options: dict[str, Any] = {
+            "record_only": kit.chance.random() < 0.7,
+            "hold_s_max": kit.chance.choice((None, None, None, 1)),
+            "progress_within_s": kit.chance.choice((None, None, None, 0.3)),
+        }
+        if self._kit.obliging:
+            options["recall"] = kit.chance.choice((Recall.FINISH, Recall.FLUSH, Recall.RELINQUISH))
+            options["sticky_s"] = kit.chance.choice((None, 1, 60))
+        return options
 
     def taken(self, kit: SessionKit, leases: Sequence[Lease]) -> None:
         self._kit.common += leases
@@ -113,6 +121,11 @@ class Meddler(OneThread):
         if not common:
             return
         lease = kit.chance.choice(common)
+        if kit.chance.random() < CLOSES:
+            with kit.giving_back(common):
+                kit.over(common)
+                kit.session.close()
+            return
         match kit.chance.choice(("use", "use", "change", "give back", "give back", "resolve")):
             case "use":
                 self._use(kit, [lease], number)
@@ -125,7 +138,7 @@ class Meddler(OneThread):
 
 
 class Locker(OneThread):
-    """A thread that uses domains as mutexes, also those that another has taken for the session."""
+    """A thread that uses domains as locks for readers and writers, also those that another thread has taken."""
 
     def run(self) -> None:
         for number in range(self._rounds):
@@ -138,8 +151,9 @@ class Locker(OneThread):
 
     def _lock(self, number: int) -> None:
         kit, began = self._kit, self._world.scheduler.now
-        mutex = Mutex(kit.session, kit.chance.choice(self._domains), reentrant=True)
-        hold = mutex.acquire(timeout_s=kit.chance.choice((0, 1, 4)))
+        lock = RWLock(kit.session, kit.chance.choice(self._domains), reentrant=kit.chance.random() < 0.8)
+        tool = kit.chance.choice((lock.writing, lock.writing, lock.reading))
+        hold = tool.acquire(timeout_s=kit.chance.choice((0, 1, 4)))
         kit._holds(hold.lease, began)
         try:
             self._use(kit, [hold.lease], number)

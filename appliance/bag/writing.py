@@ -375,7 +375,7 @@ class LogFileWriter(LookingWriter):
             made = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
         ends = {place.name: place.end for place in reversed(tried.places)}  # the first, where it is twice in one file
         wanted = [piece.payload for piece in pieces(file.data)[0]]
-        part = ""
+        part, unread = "", ""
         for entry in contents.lock.entries:
             name, end = entry.name, ends.get(entry.name, INSTANT_MAX)
             if not self._is_ours(file, entry) or (name in made and entry.size <= end - len(file.data)):
@@ -385,14 +385,14 @@ class LogFileWriter(LookingWriter):
             except (Damaged, TryAgain) as problem:
                 if entry.size >= end and problem.code in (FILE_MISSING, PACK_VANISHED):
                     return Committed()
-                raise TryAgain(
-                    "file-unreadable",
-                    f"{name} may hold the attempt and cannot be read: {problem.message}",
-                    hint="read the log: if the messages are there, they were committed",
-                ) from None
+                unread = f"{name} may hold the attempt and cannot be read: {problem.message}"
+                continue  # another file may hold it
             if any(there[n : n + len(wanted)] == wanted for n in range(len(there))):
                 return Committed()
             part = part if set(wanted).isdisjoint(there) else name
+        if unread:
+            hint = "read the log: if the messages are there, they were committed"
+            raise TryAgain("file-unreadable", unread, hint=hint)
         if part:
             return Unknown(f"{file.bag.path} lists {part} with a part of the frames: each stands for itself")
         return NotCommitted(f"late: {file.bag.path} was closed before the frames were there")

@@ -248,6 +248,32 @@ def test_twin_that_stood_still_does_not_take_a_packed_file_of_the_other_for_its_
     assert not isinstance(node.again(StandsStill(server)).writer.write(second), Committed)
 
 
+# What another file of its writer holds, and cannot be read any more, does not hide a file that holds the attempt.
+def test_attempt_counts_in_a_second_file_where_the_first_was_altered(node: Node, server: MemoryStorage) -> None:
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
+    file = other.file(b"m")
+    assert isinstance(other.writer.write(file), Unknown)
+    assert other.writer.write(file) == Committed()
+    close(node, file)
+    (path,) = [path for path in server.files if path.endswith("00000001.log")]
+    server.files[path] = b"altered"
+    assert other.writer.resolve(file) == Committed()
+
+
+def test_attempt_whose_rack_was_given_up_counts_by_its_own_size_beside_other_files(
+    node: Node, server: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.bag.writing.FILE_BYTES_MAX", 1)  # a file each
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=5))
+    later, sooner = other.file(b"later", sequence=2), other.file(b"sooner")
+    assert other.writer.write(later) == Committed()  # by another thread, whose number is higher
+    assert isinstance(other.writer.write(sooner), Unknown)
+    node.time.advance(MINUTE)
+    node.sealer.seal(sooner.bag.rack)
+    server.remove_tree(sooner.bag.path)
+    assert other.writer.resolve(sooner) == Committed()
+
+
 def test_part_of_several_frames_is_neither_committed_nor_not(node: Node, server: MemoryStorage) -> None:
     one, two = node.file(b"1"), node.file(b"2", sequence=2)
     both = FrameFile(one.bag, DataName("n1", b"w" * 8, 1), one.data + two.data)

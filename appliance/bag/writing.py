@@ -373,7 +373,8 @@ class LogFileWriter(LookingWriter):
         tried = self._tried_of(file)
         with self._lock:
             made = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
-        ends = {place.name: place.end for place in reversed(tried.places)}  # the first, where it is twice in one file
+            places = tuple(tried.places)  # another thread may be writing the same attempt
+        ends = {place.name: place.end for place in reversed(places)}  # the first, where it is twice in one file
         wanted = [piece.payload for piece in pieces(file.data)[0]]
         part, unread = "", ""
         for entry in contents.lock.entries:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from threading import Barrier, Event, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from timeagent.errors import Environment
 from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from appliance.bag.writing import Outcome
 
@@ -272,6 +272,33 @@ def test_attempt_whose_rack_was_given_up_counts_by_its_own_size_beside_other_fil
     node.sealer.seal(sooner.bag.rack)
     server.remove_tree(sooner.bag.path)
     assert other.writer.resolve(sooner) == Committed()
+
+
+# The thread that repeats an attempt finds its new file taken, while another thread looks up where the attempt was.
+def test_resolving_beside_a_writer_whose_file_is_taken_counts_the_file_before(
+    node: Node, server: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = node.again(FailingStorage(server, Fault.DONE_BUT_FAILED, at=2))
+    file = other.file(b"m")
+    assert isinstance(other.writer.write(file), Unknown)
+    close(node, file)
+    tried_of = LogFileWriter._tried_of
+    writer = other.writer
+    assert isinstance(writer, LogFileWriter)
+
+    class Places(list[Any]):
+        def __reversed__(self) -> Iterator[Any]:
+            found = super().__reversed__()
+            self.pop()
+            return found
+
+    def looked_up(self: LogFileWriter, what: FrameFile) -> Any:  # noqa: ANN401
+        tried = tried_of(self, what)
+        tried.places = Places([*tried.places, *writer._begin(what)[1:]])
+        return tried
+
+    monkeypatch.setattr(LogFileWriter, "_tried_of", looked_up)
+    assert writer.resolve(file) == Committed()
 
 
 def test_part_of_several_frames_is_neither_committed_nor_not(node: Node, server: MemoryStorage) -> None:

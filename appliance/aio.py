@@ -89,11 +89,16 @@ class _Threads:
             raise
 
     async def finish[R](self, do: Callable[[], R]) -> R:
-        """Do it in a thread, and wait for its end also if cancelled meanwhile. Of a closed cluster too."""
+        """Do it, in a thread if one is to be had, and wait for its end also if cancelled meanwhile.
+
+        Of a closed cluster too.
+        """
         try:
-            future = _wrapped(self.calls.submit(do))
-        except RuntimeError:  # it is closed, and what ended then ends at once
+            future = _wrapped(_submitted(self.calls, do))
+        except BadRequest:  # it is closed, and what ended then ends at once
             future = asyncio.ensure_future(asyncio.to_thread(do))
+        except Environment:  # no thread is to be had: what is given back now is held no longer
+            return do()
         return await _to_its_end(future)
 
     def shut(self) -> None:

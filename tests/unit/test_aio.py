@@ -498,6 +498,29 @@ def test_call_for_which_there_is_no_thread_is_refused_as_that_and_never_done(
     run(site, scene)
 
 
+def test_leases_are_given_back_where_there_is_no_thread_to_do_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scene(cluster: AsyncCluster) -> None:
+        go_on = threading.Event()
+        async with cluster.session("first") as first, cluster.session("second") as second:
+            leases = await first.acquire("d")
+            busy = [asyncio.create_task(cluster._threads.call(go_on.wait, cluster._threads.calls)) for _ in range(2)]
+            await asyncio.sleep(0)
+            try:
+                with monkeypatch.context() as patched:
+                    patched.setattr(threading, "_start_joinable_thread", refuse)
+                    assert await first.relinquish(leases)
+            finally:
+                go_on.set()
+            await asyncio.gather(*busy)
+            async with await second.acquire("d", timeout_s=0):
+                pass
+
+    run(site, scene)
+
+
 @pytest.mark.parametrize("wrong", [None, 5, "text", object()])
 def test_what_is_no_function_and_no_tool_is_a_bad_request(wrong: Any, site: Site) -> None:  # noqa: ANN401
     async def scene(cluster: AsyncCluster) -> None:

@@ -178,8 +178,8 @@ class Cluster:
                 records = self.registers
                 host = ShardHost(storage, records, settings, self.keys, time, policy, runtime, seed, trust, kept)
                 host.follow(self.maps)
-                self._routes = ShardRoutes(host, self.maps, storage, settings, time, policy, runtime, trust)
                 self.policy.start()
+                self._routes = ShardRoutes(host, self.maps, storage, settings, time, policy, runtime, trust)
             return self._routes
 
     def watch_trust(self) -> TrustWatch:

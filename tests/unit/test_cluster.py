@@ -25,7 +25,7 @@ from appliance.session.endings import LossReason
 from tests.support.cluster import Site, fast_policy, wait_until
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, BadTime, LeaseLost, NotTrusted, TenureError, TryAgain
+from timeagent.errors import BadRequest, BadTime, Environment, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -399,6 +399,26 @@ def test_session_that_gets_no_thread_keeps_nothing_and_gets_one_with_the_next_le
             pass
         with first.acquire("d", timeout_s=0, recall="finish"):
             assert any(each.name.startswith(name) for each in enumerate_threads())
+
+
+def test_cluster_that_gets_no_thread_for_its_policies_gets_one_with_the_next_session(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Thread.start
+    refused: list[str] = []
+
+    def refuse(thread: Thread) -> None:
+        if thread.name == "tenure-policy" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with site.open() as cluster:
+        monkeypatch.setattr(Thread, "start", refuse)
+        with pytest.raises(Environment):
+            cluster.session()
+        with cluster.session():
+            assert cluster.policy.thread is not None
 
 
 def test_lease_is_flushed_by_who_hears_that_it_is_asked_for_where_there_is_no_other_thread(

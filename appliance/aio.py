@@ -312,11 +312,13 @@ class AsyncCluster:
     ) -> Self:
         """Open a root, as ``Cluster.open`` does. Cancelled, what is opened all the same is closed, in its thread."""
         pool = ThreadPoolExecutor(2, "tenure-open")
-        opening = pool.submit(Cluster.open, root, node_dir=node_dir, allow_root=allow_root, storage=storage)
+        open_it = partial(Cluster.open, root, node_dir=node_dir, allow_root=allow_root, storage=storage)
+        opening = _submitted(pool, open_it)
         try:
             return cls(await asyncio.shield(_wrapped(opening)))
         except asyncio.CancelledError:
-            pool.submit(lambda: opening.result().close())  # beside it: the mount may hang, and nobody waits for that
+            with contextlib.suppress(RuntimeError):  # no second thread: then the first does it, once it is open
+                pool.submit(lambda: opening.result().close())  # the mount may hang, and nobody waits for that
             raise
         finally:
             pool.shutdown(wait=False)
@@ -356,8 +358,10 @@ class AsyncCluster:
         await _to_its_end(asyncio.ensure_future(asyncio.to_thread(self._close)))
 
     def _close(self) -> None:
-        self.core.close()
-        self._threads.shut()
+        try:
+            self.core.close()
+        finally:
+            self._threads.shut()
 
     async def __aenter__(self) -> Self:
         return self

@@ -521,6 +521,38 @@ def test_leases_are_given_back_where_there_is_no_thread_to_do_it(site: Site, mon
     run(site, scene)
 
 
+def test_cluster_for_whose_opening_there_is_no_thread_is_refused_as_that(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scene() -> None:
+        monkeypatch.setattr(threading, "_start_joinable_thread", refuse)
+        with pytest.raises(TenureError, match="no-threads"):
+            await AsyncCluster.open(site.root, node_dir=site.node_dir(), allow_root=True)
+
+    asyncio.run(scene())
+
+
+def test_threads_end_with_a_cluster_whose_closing_failed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    close = Cluster.close
+
+    def fails(cluster: Cluster) -> None:
+        close(cluster)
+        raise TryAgain("planted", "it was closed, and something failed")
+
+    async def scene(cluster: AsyncCluster) -> None:
+        await cluster.run(list)
+        with monkeypatch.context() as patched:
+            patched.setattr(Cluster, "close", fails)
+            with pytest.raises(TryAgain):
+                await cluster.close()
+        assert not any(each.name.startswith("tenure-run") for each in threading.enumerate())
+
+    run(site, scene)
+
+
 @pytest.mark.parametrize("wrong", [None, 5, "text", object()])
 def test_what_is_no_function_and_no_tool_is_a_bad_request(wrong: Any, site: Site) -> None:  # noqa: ANN401
     async def scene(cluster: AsyncCluster) -> None:

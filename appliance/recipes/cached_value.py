@@ -206,7 +206,7 @@ class CachedValue:
                 continue
             if self._unkept_uses > 0:
                 self._unkept_uses -= 1
-                self._note_unknown(self.flush())
+                self._flush_unasked()
                 self._give_back()
             return found
         raise TryAgain(
@@ -262,11 +262,17 @@ class CachedValue:
         return outcome
 
     def _leave_in_memory(self, kept: _Kept, value: bytes) -> None:
-        kept.value, kept.dirty = value, True
-        if kept.lease.remaining_ns() <= self._flush_ns:  # its shard is silent: there may be no later moment
-            self._note_unknown(self._write(kept, value, flush=True))
-        if kept.dirty and not self._flush_is_due:
+        asked_for = kept is not self._kept
+        if asked_for or kept.lease.remaining_ns() <= self._flush_ns:  # or its shard is silent: there is no later moment
+            outcome = self._write(kept, value, flush=True)
+            self._note_unknown(outcome)
+            if not isinstance(outcome, NotCommitted):
+                return
+            if asked_for:
+                raise self._lost()
+        if not self._flush_is_due:
             self._flush_later()
+        kept.value, kept.dirty = value, True
 
     def _flush_later(self) -> None:
         self._later(self._flush_ns, self._flush_now)

@@ -17,7 +17,7 @@ from appliance.session.endings import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.documents import blocks, run_program
 from tests.support.mutants import Mutant, check_noticed
-from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain, UnknownOutcome
+from timeagent.errors import BadRequest, BadTime, LeaseLost, NotTrusted, TenureError, TryAgain, UnknownOutcome
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -424,3 +424,50 @@ def test_value_put_after_one_for_which_no_thread_was_to_be_had_is_written_in_tim
     stage.ends()
     assert stage.one.counts.flushes == 1
     assert stage.two.get() == b"2"
+
+
+def no_time(*_: object, **__: object) -> Outcome:
+    raise BadTime("planted", "there is no time")
+
+
+def test_value_that_could_not_be_put_is_neither_read_nor_written_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stage.one.set(b"a") == Committed()
+    stage.site.transports[0].script = ["lost"] * 1_000
+    policy = stage.site.policy
+    stage.site.time.advance(policy.lease_term_max_ns - policy.holder_margin_ns - SECOND)
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.sessions[0], "publish", no_time)
+        with pytest.raises(BadTime):
+            stage.one.put(b"b")
+    stage.site.transports[0].script = []
+    assert stage.one.get() == b"a"
+    assert stage.one.close() == Committed()
+    assert [each.payload for each in stage.site.settled(LOG)] == [b"a"]
+
+
+def test_value_under_a_lease_that_is_not_kept_and_could_not_be_written_is_not_written_later(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stage.one.set(b"a") == Committed()
+    stage.one._unkept_uses = 1
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.sessions[0], "publish", no_time)
+        stage.one.put(b"b")
+    with pytest.raises(BadTime):
+        stage.one.get()
+    assert stage.one.get() == b"a"
+    assert stage.one.close() == Committed()
+    assert [each.payload for each in stage.site.settled(LOG)] == [b"a"]
+
+
+# Another asked for the lease while the value was read under it.
+def test_value_put_under_a_lease_that_is_asked_for_already_is_written_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(held.Lease, "on_recall", lambda lease, listener: listener(lease))
+        stage.one.put(b"a")
+    assert stage.one.close() == Committed()
+    assert [each.payload for each in stage.site.settled(LOG)] == [b"a"]

@@ -213,6 +213,26 @@ def test_agent_whose_key_has_ended_says_so_and_runs(bench: Bench) -> None:
     assert bench.time().now()
 
 
+def test_agent_that_has_the_time_by_now_is_not_said_to_have_no_key(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = bench.time()
+    bench.machine.step(HOUR)
+    bench.hand.agent.turn()
+    bench.hand.ask()
+    bench.hand.run(DISRUPTED_NS, asking=False)
+    assert code_of(time) == "no-time"
+    page = PageReader.page
+
+    def published_meanwhile(reader: PageReader) -> Page:
+        monkeypatch.undo()
+        bench.hand.run(SECOND)
+        return page(reader)
+
+    monkeypatch.setattr(PageReader, "page", published_meanwhile)
+    time.now()
+
+
 def test_agent_that_was_never_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTime) as refused:
         AgentTime(tmp_path, HandMachine(), key_id=KEY.id, radius_ns_max=MS)

@@ -297,7 +297,10 @@ class AgentTime:
         if not 0 <= age <= stale_ns:
             return self._stale(age, stale_ns, again=again)
         if token is None:
-            raise self._silent(self._reader.page())
+            page = self._reader.page()
+            if page.token and page.status.usable:  # it has the time since this look
+                return self.now_and_token(again=again)
+            raise self._silent(page)
         grown = 0
         if drift_ppm:
             grown = age * drift_ppm // 1_000_000 + 1

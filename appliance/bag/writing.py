@@ -330,7 +330,8 @@ class LogFileWriter(LookingWriter):
             files = self._of(file)
             files.made.discard(place.name)
             files.free.clear()
-            self._tried[_key(file)].places.remove(place)
+            if tried := self._tried.get(_key(file)):  # many others may have been begun since
+                tried.places.remove(place)
 
     def _give_back(self, file: FrameFile, own: _OwnFile, size: int) -> None:
         own.size = size

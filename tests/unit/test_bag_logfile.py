@@ -301,6 +301,27 @@ def test_resolving_beside_a_writer_whose_file_is_taken_counts_the_file_before(
     assert writer.resolve(file) == Committed()
 
 
+def test_attempt_that_many_others_have_pushed_out_finds_its_file_taken(
+    node: Node, server: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.bag.writing._ATTEMPTS_KEPT", 1)
+
+    class Slow(WrappedStorage):
+        def append(self, path: str, data: bytes, expected_size: int) -> int:
+            if data == first.data and second not in written:
+                written.append(second)
+                assert other.writer.write(second) == Committed()
+                server.files[path] = b"of somebody else"
+            return self.inner.append(path, data, expected_size)
+
+    written: list[FrameFile] = []
+    other = node.again(Slow(server))
+    first, second = other.file(b"1"), other.file(b"2", sequence=2)
+    assert other.writer.write(first) == Committed()
+    close(node, first)
+    assert sorted(node.settled()) == [b"1", b"2"]
+
+
 def test_part_of_several_frames_is_neither_committed_nor_not(node: Node, server: MemoryStorage) -> None:
     one, two = node.file(b"1"), node.file(b"2", sequence=2)
     both = FrameFile(one.bag, DataName("n1", b"w" * 8, 1), one.data + two.data)

@@ -233,6 +233,8 @@ class _OwnFiles(msgspec.Struct):
     free: list[_OwnFile] = []
     """Those that may be appended to, and that no thread is appending to."""
     made: set[str] = set()
+    sure: set[str] = set()
+    """Those of which an append said that it was done: no twin's file has such a name."""
     highest: int = 0
     """The highest sequence of an attempt: one that is not above it may have been tried before."""
 
@@ -336,7 +338,9 @@ class LogFileWriter(LookingWriter):
     def _give_back(self, file: FrameFile, own: _OwnFile, size: int) -> None:
         own.size = size
         with self._lock:
-            self._of(file).free.append(own)
+            files = self._of(file)
+            files.sure.add(own.name)
+            files.free.append(own)
 
     def _of(self, file: FrameFile) -> _OwnFiles:
         key = (file.bag.path, file.name.incarnation)
@@ -373,21 +377,25 @@ class LogFileWriter(LookingWriter):
         assert contents.lock is not None
         tried = self._tried_of(file)
         with self._lock:
-            made = frozenset() if tried.perhaps_before else frozenset(self._of(file).made)
+            files = _OwnFiles() if tried.perhaps_before else self._of(file)
+            made, sure = frozenset(files.made), frozenset(files.sure)
             places = tuple(tried.places)  # another thread may be writing the same attempt
         ends = {place.name: place.end for place in reversed(places)}  # the first, where it is twice in one file
         wanted = [piece.payload for piece in pieces(file.data)[0]]
         part, unread = "", ""
         for entry in contents.lock.entries:
             name, end = entry.name, ends.get(entry.name, INSTANT_MAX)
-            if not self._is_ours(file, entry) or (name in made and entry.size <= end - len(file.data)):
+            elsewhere = name in made and entry.size <= end - len(file.data)
+            if not self._is_ours(file, entry) or (elsewhere and name in sure):
                 continue
             try:
                 there = [piece.payload for piece in self._listed_files.pieces_of(file.bag, entry)]
             except (Damaged, TryAgain) as problem:
-                if entry.size >= end and problem.code in (FILE_MISSING, PACK_VANISHED):
+                given_up = problem.code in (FILE_MISSING, PACK_VANISHED)
+                if given_up and entry.size >= end:
                     return Committed()
-                unread = f"{name} may hold the attempt and cannot be read: {problem.message}"
+                if not (given_up and elsewhere):
+                    unread = f"{name} may hold the attempt and cannot be read: {problem.message}"
                 continue  # another file may hold it
             if any(there[n : n + len(wanted)] == wanted for n in range(len(there))):
                 return Committed()

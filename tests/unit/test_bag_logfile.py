@@ -231,6 +231,25 @@ def test_twin_whose_append_failed_does_not_take_a_file_of_the_other_for_its_own(
     assert node.settled() == [b"longer than the other"]
 
 
+# Both attempts were under way when the machine was copied, and each twin put another one into its first file.
+def test_attempt_counts_that_a_twin_wrote_into_a_file_whose_name_was_tried_for_another(
+    node: Node, server: MemoryStorage
+) -> None:
+    class Broken(WrappedStorage):
+        def append(self, path: str, data: bytes, expected_size: int) -> int:
+            raise Environment("planted", f"append {len(data)} bytes to {path} at {expected_size}")
+
+    first, second = node.file(b"1"), node.file(b"2", sequence=2)
+    twin = node.again(Broken(server))
+    assert isinstance(twin.writer.write(first), Unknown)
+    assert isinstance(twin.writer.write(second), Unknown)
+    assert node.writer.write(second) == Committed()
+    close(node, second)
+    assert twin.writer.resolve(second) == Committed()
+    assert isinstance(twin.writer.resolve(first), NotCommitted)
+    assert node.settled() == [b"2"]
+
+
 def test_twin_that_stood_still_does_not_take_a_packed_file_of_the_other_for_its_own(
     node: Node, server: MemoryStorage
 ) -> None:

@@ -265,6 +265,21 @@ def test_segment_that_is_old_or_void_is_refused(tmp_path: Path) -> None:
     assert segment_refusal(tmp_path, Segment(as_of_ns=NOW_NS + SECOND)) == "stale"
 
 
+# CLOCK_MONOTONIC stands still meanwhile: by that clock the bound looks fresh.
+def test_segment_from_before_the_machine_was_suspended_is_refused(tmp_path: Path) -> None:
+    path, machine = tmp_path / "shm0", HandMachine(boot_ns=NOW_NS)
+    path.write_bytes(Segment().encode())
+    source = ClockBoundSource(machine, path)
+    source.sample()
+    machine.suspend(SECOND)
+    machine.pass_time(50 * MS)
+    for _ in range(2):
+        with pytest.raises(BadTime, match="stale"):
+            source.sample()
+    path.write_bytes(Segment(as_of_ns=NOW_NS + 50 * MS).encode())
+    assert source.sample().offset.radius == 3 * MS + 1
+
+
 @pytest.mark.parametrize("bound", [0, -1])
 def test_error_of_nothing_is_no_bound(tmp_path: Path, bound: int) -> None:
     assert segment_refusal(tmp_path, Segment(bound_ns=bound)) == "no-bound"

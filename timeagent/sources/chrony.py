@@ -20,7 +20,8 @@ void_after seconds and nanoseconds (i64 each, CLOCK_MONOTONIC_COARSE), bound i64
 maximum drift u32 parts per billion, status i32, disruption support u8, padding.
 
 What it refuses: ``no-answer`` (no segment), ``clockbound-garbled`` (another magic, version or size; always being
-written), ``not-synchronized`` (its status is not synchronized), ``stale`` (older than five seconds, or void).
+written), ``not-synchronized`` (its status is not synchronized), ``stale`` (older than five seconds, void, or from
+before the machine was suspended).
 """
 
 from __future__ import annotations
@@ -217,25 +218,36 @@ class ClockBoundSource:
         """Take the segment's path: /var/run/clockbound/shm0."""
         self._clock = clock
         self._path = path
+        self._suspended_ns = clock.boot_ns() - clock.monotonic_ns()
+        self._awake_ns = 0
+        """CLOCK_MONOTONIC when it was seen last that the machine had been suspended."""
 
     def sample(self) -> Sample:
         """Read the segment: the same twice, so that none was half written in between. Never blocks. Raises BadTime."""
         for _ in range(_READS_MAX):
             boot_ns = self._clock.boot_ns()
+            awake_ns = self._clock.monotonic_ns()
+            if boot_ns - awake_ns > self._suspended_ns + _COARSE_NS:
+                self._suspended_ns, self._awake_ns = boot_ns - awake_ns, awake_ns
             try:
                 data, again = self._path.read_bytes(), self._path.read_bytes()
             except OSError as problem:
                 raise BadTime(
                     "no-answer", f"cannot read {self._path}: {problem.strerror}", hint="does clockbound run?"
                 ) from None
-            radius = segment_radius(data, self._clock.monotonic_ns()) if data == again else None
+            radius = self._radius(data) if data == again else None
             if radius is not None:
                 return Sample(TimeInterval(-radius, radius), boot_ns)
         raise _garbled("it is being written all the time")
 
+    def _radius(self, data: bytes) -> Span | None:
+        return segment_radius(data, self._clock.monotonic_ns(), self._awake_ns)
 
-def segment_radius(data: bytes, monotonic_ns: int) -> Span | None:
+
+def segment_radius(data: bytes, monotonic_ns: int, awake_ns: int = 0) -> Span | None:
     """Return what a segment says, aged to a reading of CLOCK_MONOTONIC, rounded up; None while it is being written.
+
+    ``awake_ns``: since when, by that clock, the machine was not suspended: while it was, that clock stood still.
 
     Raises BadTime: it is none, has another layout, or is no bound. Pure.
     """
@@ -259,6 +271,9 @@ def segment_radius(data: bytes, monotonic_ns: int) -> Span | None:
             f"clockbound wrote its bound {span_text(age)} ago; {span_text(SEGMENT_STALE_NS)} are allowed",
             hint="does clockbound run?",
         )
+    if age > monotonic_ns - awake_ns:
+        what = "clockbound wrote its bound before this machine was suspended"
+        raise BadTime("stale", what, hint="wait: it writes every second")
     if bound <= 0:
         raise BadTime("no-bound", f"clockbound claims an error of {bound} ns", hint="see chronyc tracking")
     return int(bound) + drift_ns(age, -(-drift_ppb // 1000)) + 1

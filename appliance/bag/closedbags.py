@@ -149,8 +149,8 @@ class ListedFiles:
         if only is not None:
             yield from ((entry.name, self.pieces_of(bag, entry)) for entry in lock.entries if entry.name in only)
             return
-        if bag.rack.path in self._packs:
-            yield from self._from_pack(self._packs[bag.rack.path], bag, lock.entries)
+        if (pack := self._packs.get(bag.rack.path)) is not None:  # once: another thread may find that it is gone
+            yield from self._from_pack(pack, bag, lock.entries)
             return
         found = self._storage.read_each(bag.path, [entry.name for entry in lock.entries])
         for number, (entry, read) in enumerate(zip(lock.entries, found, strict=True)):
@@ -220,13 +220,14 @@ class ListedFiles:
 
     def _pack(self, rack: Rack) -> PackedRack | None:
         """Open the pack of a rack, or return None if there is none. Raises Damaged, also if it is not its seal's."""
-        if rack.path in self._packs:
-            return self._packs[rack.path]
+        pack = self._packs.get(rack.path)
+        if pack is not None:
+            return pack
         pack = open_packed(self._storage, rack)
         if pack is None:
             return None
         if len(self._packs) >= _PACKS_KEPT:
-            self._packs.pop(next(iter(tuple(self._packs))), None)
+            self._packs.pop(next(iter(tuple(self._packs)), ""), None)
         self._packs[rack.path] = pack
         return pack
 

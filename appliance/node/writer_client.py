@@ -242,14 +242,20 @@ class SharedWriter:
         if contents.lock is None:
             return own
         wanted = [piece.payload for piece in pieces(file.data)[0]]
+        unread: TenureError | None = None
         for entry in contents.lock.entries:
             name = self._grid.data_name(entry.name)
             theirs = name is not None and (name.writer, incarnation or name.incarnation) == (
                 file.name.writer,
                 name.incarnation,
             )
-            if theirs and any(piece.payload in wanted for piece in self._files.pieces_of(file.bag, entry)):
-                return Committed()
+            try:
+                if theirs and any(piece.payload in wanted for piece in self._files.pieces_of(file.bag, entry)):
+                    return Committed()
+            except TenureError as problem:  # another file may hold it
+                unread = problem
+        if unread is not None:
+            raise unread
         return own
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.closedbags import open_packed, retained
+from appliance.bag.closedbags import ListedFiles, PackedRack, open_packed, retained
 from appliance.bag.packer import NotPacked, OldPack, PackReport, PackState
 from appliance.bag.ports import Published
 from appliance.bag.writing import Committed, NotCommitted
@@ -381,6 +381,28 @@ def test_pack_gives_files_by_their_names() -> None:
         assert packed.file(file.bag.name, file.name.text()) == file.data
     assert packed.file("elsewhere", sealed.files[0].name.text()) is None
     assert packed.file(sealed.files[0].bag.name, "elsewhere") is None
+
+
+class Forgotten(dict[str, PackedRack]):
+    """What another thread forgets as soon as it was looked for: it has found that the pack is gone."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self.pop(str(key), None)
+        return found
+
+
+def test_pack_that_another_thread_forgets_meanwhile_is_opened_again() -> None:
+    sealed = SealedRack()
+    sealed.packer().pack(sealed.rack)
+    bag = sealed.files[0].bag
+    lock = sealed.node.authority.read(bag)
+    assert lock is not None
+    assert lock.lock is not None
+    files = ListedFiles(sealed.storage)
+    first = list(files.pieces(bag, lock.lock))
+    files._packs = Forgotten(files._packs)
+    assert list(files.pieces(bag, lock.lock)) == first
 
 
 # ESTALE, while a server exports its directory anew: for a moment nothing of a rack is there, and then all of it.

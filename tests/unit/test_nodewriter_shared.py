@@ -225,6 +225,19 @@ def test_a_list_that_cannot_be_searched_leaves_it_unknown_and_later_decides() ->
     assert w.shared.write(w.file) == Committed()
 
 
+def test_a_file_that_cannot_be_read_hides_none_that_holds_the_frame() -> None:
+    w = world(silent)
+    other = frame_file(w.node, [b"other"], sequence=2, witnesses=(witness(w.node.time),))
+    w.door.taken.append((other.bag, other.data))
+    assert w.door.write() == Committed()
+    assert isinstance(w.shared.write(w.file), Unknown)
+    w.close()
+    first, second = sorted(each for each in w.server.files if WRITER.hex() in each and "/tmp/" not in each)
+    assert w.file.data in w.server.files[second]
+    w.server.files[first] = b"altered"
+    assert w.shared.write(w.file) == Committed()
+
+
 @pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.DONE_BUT_FAILED])
 @pytest.mark.parametrize("closes_after", ["nothing", "the door", "the own file"])
 @pytest.mark.parametrize("written", ["at once", "after the doubt", "after the own file", "never"])

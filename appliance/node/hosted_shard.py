@@ -371,10 +371,14 @@ class HostedShard:
             what = "its file could not be written" if self.spool.drained else "its ledger could not be written"
             _log.warning("shard-not-suspended shard=%d leases=%d reason=%s", shard, leases, what)
 
-    def _tried[Said](self, step: Callable[[], Said]) -> Said | None:
+    def _tried[Said](self, step: Callable[[], Said]) -> Said | ceiling.Deposed | None:
+        """Take a step of its end; None: it may be tried again."""
         try:
             with self._guard:
                 return step()
         except (BadTime, Environment, LogLost) as problem:  # no usable time, a full tmpfs, or its turns are not kept
             _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
             return None
+        except Exception as problem:  # noqa: BLE001 - as in ``_serve``: it ends this shard, and not the end of others
+            _log.exception("shard-broken")
+            return ceiling.Deposed(f"it is broken: {problem}")

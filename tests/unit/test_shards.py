@@ -17,7 +17,7 @@ from appliance.admin import moving
 from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path
-from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
+from appliance.lease.ceiling import Deposed, InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import NEWER_MAP
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.ports import Storage
+    from appliance.cluster import Cluster
     from appliance.formats.chains import CeilingRecord
 
 
@@ -381,7 +382,7 @@ def test_orderly_stop_that_is_overtaken_by_a_restart_signs_nothing_more(site: Si
             assert tried.wait(30)
             close()
 
-        def waited[Said](what: Callable[[], Said]) -> Said | None:
+        def waited[Said](what: Callable[[], Said]) -> Said | Deposed | None:
             if threading.current_thread() is suspending:
                 return step(what)
             suspending.start()
@@ -487,6 +488,35 @@ def test_shard_whose_database_is_damaged_is_replaced_by_a_new_incarnation(
         assert replaced is not None
         assert replaced is not hosted
     assert "shard-broken" in caplog.text
+
+
+# Nothing of it can be left for a restart; what the others leave is not lost with it.
+@pytest.mark.parametrize("drains", [True, False])
+def test_shard_whose_database_is_damaged_ends_as_in_a_crash_and_the_others_as_they_should(
+    two: Site, *, drains: bool
+) -> None:
+    with closing(two.daemon()) as first:
+        host = first.routes.host
+        assert host.try_host(0, first.map)
+        assert host.try_host(1, first.map)
+        damaged, other = host.everything().values()
+        for shard in (0, 1):
+            client = LeaseClient(first.routes.line(shard, "node1"), first.time, first.policy, HOLDER, random.Random(5))
+            assert isinstance(client.acquire([domain_of(first, shard)])[0], LeaseGranted)
+        host.drains = drains
+        with damaged._guard:
+            damaged.store._connection.execute("DROP TABLE entry")
+        first.close()
+        assert not any(each.is_alive() for shard in (damaged, other) for each in shard._threads)
+    with closing(two.daemon()) as second:
+        host = second.routes.host
+        assert [shard for shard in (0, 1) if host.go_on(shard)] == ([] if drains else [1])
+        assert newest(two, 0).kind is CeilingKind.RUNNING
+        assert newest(two, 1).kind is (CeilingKind.ORDERLY if drains else CeilingKind.RUNNING)
+
+
+def domain_of(cluster: Cluster, shard: int) -> str:
+    return next(name for name in map(str, range(100)) if cluster.map.shard_of(name) == shard)
 
 
 class Hanging(WrappedStorage):

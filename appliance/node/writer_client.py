@@ -128,9 +128,13 @@ class NodeWriterClient:
         with contextlib.ExitStack() as undo, contextlib.suppress(OSError, Damaged, Environment):
             connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             connection.settimeout(patience_ns / SECOND)
-            connection.connect(str(self._path))
-            connection.sendall(wire.encode(self._hello))
-            welcome = _receive(connection)
+            try:
+                connection.connect(str(self._path))
+                connection.sendall(wire.encode(self._hello))
+                welcome = _receive(connection)
+            except TimeoutError:
+                self._silent_until_ns = self._time.boot_ns() + SILENCE_NS
+                raise
             if isinstance(welcome, wire.WriterWelcome):
                 connection.settimeout(None)
                 link = _Link(wire.Line(connection, max(1, patience_ns // SECOND)), welcome.incarnation)

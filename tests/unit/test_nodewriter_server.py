@@ -16,7 +16,7 @@ from appliance.bag.logs import Store, create_log
 from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
-from appliance.node.writer_client import RETRY_NS, Doubt, NodeWriterClient
+from appliance.node.writer_client import RETRY_NS, SILENCE_NS, Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
 from appliance.node.writer_wire import Line, Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
@@ -315,6 +315,22 @@ def test_who_waits_in_vain_is_in_doubt_and_knows_where_to_look(
     log.go.set()
     assert client.submit(file.bag, file.data) is None, "it is left alone for a while"
     client.close()
+
+
+# Its daemon stands still: the kernel takes who comes, and each who waits for a welcome loses the whole patience.
+def test_writer_that_welcomes_nobody_is_left_alone_as_one_that_says_nothing(path: Path, node: Node) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    listener.settimeout(0)
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(SECOND // 20))
+    file = node.file()
+    for pause_ns, called in ((0, True), (RETRY_NS, False), (SILENCE_NS, True)):
+        node.time.advance(pause_ns)
+        assert client.submit(file.bag, file.data) is None
+        with contextlib.nullcontext() if called else pytest.raises(BlockingIOError):
+            listener.accept()[0].close()
+    listener.close()
 
 
 # A message of which a part was sent: whatever went over the same connection after it would be read as its rest.

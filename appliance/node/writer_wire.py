@@ -141,7 +141,8 @@ class Line:
 
     def close(self) -> None:
         self.hang_up()
-        self.socket.close()
+        with self._sending:  # who sends hears of it at once; on a closed descriptor it might send to another's
+            self.socket.close()
 
 
 def receive(connection: socket.socket) -> bytes | None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import msgspec
 import pytest
@@ -331,6 +332,48 @@ def test_writer_that_welcomes_nobody_is_left_alone_as_one_that_says_nothing(path
         with contextlib.nullcontext() if called else pytest.raises(BlockingIOError):
             listener.accept()[0].close()
     listener.close()
+
+
+class Sending:
+    """A socket that somebody sends over until it is shut down."""
+
+    def __init__(self) -> None:
+        self.under_way, self.shut, self.closed = Event(), Event(), Event()
+        self.closed_meanwhile = False
+
+    def setsockopt(self, *option: object) -> None:
+        pass
+
+    def sendall(self, _: bytes) -> None:
+        self.under_way.set()
+        assert self.shut.wait(30)
+        self.closed_meanwhile = self.closed.wait(0.2)
+        raise BrokenPipeError
+
+    def shutdown(self, _: int) -> None:
+        self.shut.set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+# Its descriptor may be a file's by then, and what is sent would be written there.
+def test_line_is_closed_only_when_nobody_sends_over_it() -> None:
+    sending = Sending()
+    connection: Any = sending
+    line = Line(connection, 1)
+
+    def send() -> None:
+        with pytest.raises(BrokenPipeError):
+            line.send(Rebuff(reason=""))
+
+    thread = Thread(target=send)
+    thread.start()
+    assert sending.under_way.wait(30)
+    line.close()
+    thread.join(30)
+    assert sending.closed.is_set()
+    assert not sending.closed_meanwhile
 
 
 # A message of which a part was sent: whatever went over the same connection after it would be read as its rest.

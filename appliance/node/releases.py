@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import Final
 
 from timeagent.clock import NodeTime
-from timeagent.errors import TenureError
+from timeagent.errors import Environment, TenureError
 from timeagent.keys import KeyInUse, Signer
 from timeagent.units import MS, SECOND, Span
 
@@ -20,6 +19,7 @@ from ..doctor.health import HealthCheck, judge_reached, judge_releases, unknown
 from ..lease import tls
 from ..lease.transport import TlsTransport
 from ..lease.wire import PROTOCOL_VERSION, Hello
+from .hosted_shard import in_thread
 from .record_watch import TrustWatch
 from .runtime import begin
 
@@ -60,11 +60,23 @@ class Releases:
         return max(LOOK_NS, len(self.known) * LOOK_NS_A_NODE)
 
     def look(self) -> Mapping[str, str | None]:
-        """Ask every node that has an address; return who runs what. Blocks for ASK_NS, more with many silent nodes."""
+        """Ask every node that has an address; return who runs what. Blocks for ASK_NS, more with many silent nodes.
+
+        Raises Environment where this process may have no more threads.
+        """
         addresses = {node: str(self._trust.address_of(node)) for node in self._trust.nodes()}
         addresses.pop(self._node, None)
-        with ThreadPoolExecutor(_AT_ONCE, "tenure-release") as pool:
-            found = dict(zip(addresses, pool.map(self._of, addresses), strict=True))
+        found: dict[str, str | None] = dict.fromkeys(addresses)
+        nodes = iter(list(addresses))
+
+        def ask() -> None:
+            for node in nodes:  # the next that no other thread has taken
+                found[node] = self._of(node)
+
+        # A pool's threads would be waited for by an interpreter that ends.
+        threads = [in_thread("tenure-release", ask) for _ in range(min(_AT_ONCE, len(found)))]
+        for each in threads:
+            each.join()
         self.known, self._addresses = {self._node: self.own} | found, addresses
         return self.known
 
@@ -96,7 +108,7 @@ class Releases:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            with contextlib.suppress(RuntimeError):  # this process may have no more threads: asked again next time
+            with contextlib.suppress(Environment):  # asked again next time
                 self.look()
             self._closed.wait(self.period_ns / SECOND)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -315,3 +316,20 @@ def test_socket_that_may_not_be_looked_at_is_none(town: Town, tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", refused)
         assert not town._is_local(0, "node-a")
+
+
+# A daemon that is restarted ends at once, though a node does not answer: the interpreter waits for all other threads.
+def test_nobody_who_ends_waits_for_a_node_that_is_asked_for_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [f"node-{n}" for n in range(20)]
+    trust: Any = SimpleNamespace(nodes=lambda: nodes, address_of=lambda node: f"{node}:7420")
+    nothing: Any = None
+    asked = []
+
+    def asks(_: object, node: str) -> str | None:
+        asked.append((node, threading.current_thread().daemon))
+        return None if node == nodes[7] else "1.0"
+
+    monkeypatch.setattr(releases.Releases, "_of", asks)
+    found = releases.Releases(nodes[3], nothing, ID, trust, nothing, "1.1").look()
+    assert sorted(asked) == sorted((node, True) for node in nodes if node != nodes[3])
+    assert found == dict.fromkeys(nodes, "1.0") | {nodes[3]: "1.1", nodes[7]: None}

@@ -179,7 +179,9 @@ class SocketTransport(ABC):
     def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> tuple[memoryview, bool]:
         """Return the answer's body, and whether more came behind it: then a word to all ends the connection."""
         with contextlib.suppress(BrokenPipeError):  # it was turned away: why may be there to be read
-            connection.sendall(frame)
+            left = memoryview(frame)
+            while left := left[connection.send(left) :]:  # a time-out is that of one send, by TLS of one record
+                self._arm(connection, until)
         if len(frame) > _SENT_AT_ONCE:
             self._arm(connection, until)
         data = bytearray()

@@ -6,7 +6,7 @@ import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -485,3 +485,47 @@ def test_large_call_that_took_its_time_to_be_sent_is_not_waited_for_once_more(
             late.call([*requests], SECOND)
     late.close()
     late.there.close()
+
+
+class SentBitByBit(SentLate):
+    """TLS takes a record at a time, each within the whole time-out of the socket; time goes on meanwhile."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(answer)
+        self.now = 0
+        self.records = 0
+        connection: Any = self
+        self.connection: socket.socket = connection
+
+    def boot_ns(self) -> int:
+        return self.now
+
+    def _connect(self, until: int) -> socket.socket:
+        assert until == SECOND
+        return self.connection
+
+    def settimeout(self, seconds: float) -> None:
+        assert seconds > 0
+
+    def send(self, data: bytes | memoryview) -> int:
+        self.records += 1
+        self.now += 300 * MS
+        return min(len(data), 1024)
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self.send(view) :]
+
+    def recv(self, size: int) -> bytes:
+        return self.here.recv(size)
+
+
+def test_call_that_is_taken_bit_by_bit_is_given_up_in_time(world: World) -> None:
+    requests = [acquire(world, f"d{n}") for n in range(100)]
+    slow = SentBitByBit(b"")
+    with pytest.raises(ShardUnavailable, match="timed out"):
+        slow.call([*requests], SECOND)
+    assert slow.records == 4
+    slow.here.close()
+    slow.there.close()

@@ -112,6 +112,7 @@ class ShardHost:
         self._successions: dict[int, Succession] = {}
         self._nothing_left: set[int] = set()
         self._maps: MapWatch | None = None
+        self._maps_asked: Instant = -PAID_LOOK_NS
 
     def follow(self, maps: MapWatch) -> None:
         """Have the shards that run here without a daemon go by the newest map."""
@@ -563,7 +564,9 @@ class ShardHost:
             return
         maps, hosted = self._maps, self.hosted(shard)
         if maps is not None and hosted is not None:
-            maps.look()
+            if not self._storage.listing_pause_ns or now - self._maps_asked >= PAID_LOOK_NS:
+                self._maps_asked = now
+                maps.look()
             if (newest := maps.newest).number > hosted.shard.going_by:
                 self._beside(shard, f"tenure-map-{shard}", lambda: self._go_on(shard, newest))
                 return

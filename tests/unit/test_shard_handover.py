@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.node.record_watch import PAID_LOOK_NS
 from appliance.node.runtime import daemon_lock, kept_by
 from appliance.node.shards import LOOK_NS, ShardHost
 from tests.support.clocks import HandTime
@@ -160,6 +161,24 @@ def test_it_is_looked_now_and_then_only() -> None:
     at.hand.advance(1)
     at._give_way(0)
     assert at.parts.looked == 2
+
+
+# As a daemon does: an application that runs a shard would else make ten million paid looks a month.
+@pytest.mark.parametrize(("pause_ns", "looks"), [(0, 8), (1, 2)])
+def test_newest_map_is_looked_for_often_only_where_that_costs_nothing(pause_ns: int, looks: int) -> None:
+    at = Looking()
+    asked = list[int]()
+    maps: Any = SimpleNamespace(look=lambda: asked.append(1), newest=SimpleNamespace(number=1))
+    hosted: Any = SimpleNamespace(ended=lambda: None, shard=SimpleNamespace(going_by=1))
+    storage: Any = SimpleNamespace(listing_pause_ns=pause_ns)
+    at._storage, at._hosted = storage, {0: hosted, 1: hosted}
+    at.follow(maps)
+    at.later(0, 1)
+    at.later(0, 1)
+    at.hand.advance(PAID_LOOK_NS - 2 * LOOK_NS)
+    at.later(0, 1)
+    at.later(0, 1)
+    assert len(asked) == looks
 
 
 def test_application_begins_no_shard_while_a_daemon_runs(site: Site) -> None:

@@ -112,14 +112,14 @@ class Batcher:
         bag = next((each for each in self._waiting if each not in self._busy), None)
         if bag is None:
             return None
-        queue = self._waiting[bag]
+        queue = self._waiting.pop(bag)
         taken: list[_Submission] = []
         size = 0
         while queue and (not taken or size + len(queue[0][0]) <= self._file_bytes_max):
             taken.append(queue.popleft())
             size += len(taken[-1][0])
-        if not queue:
-            del self._waiting[bag]
+        if queue:
+            self._waiting[bag] = queue  # behind those that have waited longer
         self._busy.add(bag)
         return bag, taken
 

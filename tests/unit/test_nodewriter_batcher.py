@@ -69,6 +69,19 @@ def test_a_file_has_a_size_and_a_submission_is_never_split(grid: Grid) -> None:
     assert [data for _, data in files.written] == [b"aaab", b"c", b"dddddd"]
 
 
+# As many as there are threads would keep all others waiting, and these take it for silence.
+def test_bag_that_has_more_than_a_file_waits_behind_those_that_have_waited_longer(grid: Grid) -> None:
+    files = Files()
+    batcher = Batcher(files.write, file_bytes_max=4)
+    bag, other = grid.bag(T0), grid.bag(T0 + SECOND)
+    for frames in (b"aaaa", b"bbbb"):
+        batcher.submit(bag, frames, lambda _: None)
+    batcher.submit(other, b"c", lambda _: None)
+    while batcher.turn():
+        pass
+    assert files.written == [(bag, b"aaaa"), (other, b"c"), (bag, b"bbbb")]
+
+
 def test_what_does_not_fit_is_refused_and_never_written(grid: Grid) -> None:
     files, told = Files(), list[Outcome]()
     batcher = Batcher(files.write, queue_bytes_max=3)

@@ -176,8 +176,9 @@ class Observed:
         """Return up to ``count`` leases of a shard from behind a domain, and whether there are more."""
         found: list[LeaseView] = []
         while True:
-            page = self.page(shard, found[-1].domain if found else after, min(PAGE_LEASES_MAX, count - len(found)))
+            page = self.page(shard, after, min(PAGE_LEASES_MAX, count - len(found)))
             found += page.leases
+            after = page.after_domain
             if not page.more or len(found) >= count:
                 return found, page.more
 

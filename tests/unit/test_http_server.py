@@ -7,7 +7,8 @@ import socket
 from dataclasses import replace
 from http.client import HTTPConnection
 from threading import Event
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from appliance.daemon import http
 from appliance.daemon import status as observed_module
 from appliance.daemon.daemon import Node
 from appliance.daemon.http import HttpAnswer, HttpServer
+from appliance.daemon.status import Observed
 from appliance.doctor.health import TMPFS_BYTES_MIN, Room, not_well
 from appliance.formats.names import Address
 from appliance.formats.shardmap import ShardMap
@@ -223,6 +225,20 @@ def test_shard_that_the_map_has_no_more_is_no_shard_that_does_not_run() -> None:
     assert [observed_module._shard({"shard": str(shard)}, newest) for shard in (1, 1024)] == [1, 1024]
     with pytest.raises(BadRequest, match="map 2 has no shard 0; it has 1024, 1"):
         observed_module._shard({"shard": "0"}, newest)
+
+
+# All that a page looked at is under session leases that are over: it shows none, and others follow.
+def test_page_without_leases_is_not_asked_for_again_and_again() -> None:
+    observed: Any = Observed.__new__(Observed)
+    pages = {"": (0, "b"), "b": (2, "d"), "d": (0, "e"), "e": (1, "f")}
+
+    def page(_: int, after: str, leases_max: int) -> object:
+        assert leases_max == 3 - (after > "b") * 2
+        shows, last = pages.pop(after)
+        return SimpleNamespace(leases=[last] * shows, more=bool(pages), after_domain=last)
+
+    observed.page = page
+    assert observed.leases(0, "", 3) == (["d", "d", "f"], False)
 
 
 def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:

@@ -250,6 +250,9 @@ CONNECTIONS_MAX: Final = 256
 WRITERS: Final = 4
 """How many files are on their way to the mount at once: its latency is waited out side by side."""
 
+END_NS: Final = 10 * SECOND
+"""How long the end waits for a mount: who is not answered by then is in doubt. The shards end after this."""
+
 PATIENCE_S: Final = 2
 """How long a client may leave no room for an answer before it is cut off."""
 
@@ -294,7 +297,7 @@ class NodeWriterServer(SocketLoop):
             begin(thread)
 
     def stop(self) -> None:
-        """Take nothing more, write and answer what was taken, end. Waits for the mount. Idempotent."""
+        """Take nothing more, write and answer what was taken, end. Waits for the mount, END_NS at most. Idempotent."""
         super().stop()
         if self.threads[0].is_alive():
             self.threads[0].join()
@@ -323,9 +326,10 @@ class NodeWriterServer(SocketLoop):
     def _finish(self) -> None:
         self._listener.close()
         self._writer.close()
+        until = self._clock.boot_ns() + END_NS
         for thread in self._writing:
             if thread.ident is not None:  # it began
-                thread.join()
+                thread.join(max(0, until - self._clock.boot_ns()) / SECOND)
 
     def _drop_all(self) -> None:
         self._stopping = True

@@ -17,6 +17,7 @@ from appliance.bag.logs import Store, create_log
 from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
+from appliance.node import writer_server
 from appliance.node.writer_client import RETRY_NS, SILENCE_NS, Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
 from appliance.node.writer_wire import Line, Rebuff, Submit, WriterHello, decode_answer, encode, receive
@@ -475,6 +476,30 @@ def test_store_that_does_not_answer_holds_up_its_own_logs_alone(path: Path, node
     server.stop()
     assert told == [Committed()] * (WRITERS + 1), "stopping writes what was taken"
     assert service.submit(submission, told.append) == "the node's writer is stopping"
+
+
+# The daemon's shards end after it: a supervisor that loses its patience would have them forget all leases.
+def test_store_that_does_not_answer_is_not_waited_for_at_the_end_for_ever(
+    path: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_server, "END_NS", SECOND // 10)
+    logs, told, sooner = SeveralLogs(node), list[Outcome](), list[Outcome]()
+    service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
+    server = NodeWriterServer(service, path)
+    server.start()
+    assert service.submit(submitted(logs, node), told.append) is None
+    file = node.file()
+    here = Submit(number=2, log="events", bag_start_ns=file.bag.start_ns, frames=file.data)
+    assert service.submit(here, sooner.append) is None
+    stopping = Thread(target=server.stop, daemon=True)
+    stopping.start()
+    stopping.join(10)
+    waited = stopping.is_alive()
+    logs.far.go.set()
+    for thread in (stopping, *server.threads):
+        thread.join(30)
+    assert not waited
+    assert (sooner, told) == ([Committed()], [Committed()])
 
 
 def test_threads_of_a_store_are_minded_as_the_others_are(path: Path, node: Node) -> None:

@@ -13,9 +13,12 @@ import select
 import socket
 import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Final, Protocol
+from threading import Lock, Thread
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from timeagent.errors import Damaged, NotTrusted, ShardUnavailable, TenureError
@@ -227,6 +230,27 @@ class UnixTransport(SocketTransport):
         return connection
 
 
+type _Places = list[tuple[Any, ...]]
+"""What ``socket.getaddrinfo`` returns."""
+
+
+def _beside(ask: Callable[[], _Places]) -> Future[_Places]:
+    """Ask in a thread that no end of the process waits for. Raises OSError where it may have no more."""
+    answer: Future[_Places] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as problem:  # noqa: BLE001 - it is raised where the answer is waited for
+            answer.set_exception(problem)
+
+    try:
+        Thread(target=run, name="tenure-resolver", daemon=True).start()
+    except RuntimeError as problem:
+        raise OSError(f"no thread for the resolver: {problem}") from None
+    return answer
+
+
 class TlsTransport(SocketTransport):
     """A shard of another node, by TCP and TLS: the other end must show that node's key, and so must this one."""
 
@@ -239,6 +263,8 @@ class TlsTransport(SocketTransport):
         self._context = context
         self._trust = trust
         self._keys: WeakKeyDictionary[socket.socket, bytes] = WeakKeyDictionary()
+        self._asked: dict[Address, Future[_Places]] = {}
+        """What the resolver was asked last about each address."""
 
     def __str__(self) -> str:
         return f"{self._node} ({self._trust.address_of(self._node) or 'no address'})"
@@ -266,7 +292,7 @@ class TlsTransport(SocketTransport):
 
     def _reached(self, address: Address, until: int) -> socket.socket:
         """Connect to a host, by whichever of its addresses answers; each has its share of the time. Raises OSError."""
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        found = self._resolved(address, until)
         for others, (*_, place) in zip(reversed(range(len(found))), found, strict=True):
             left = (until - self._clock.boot_ns()) // (others + 1)
             if left <= 0:
@@ -277,6 +303,20 @@ class TlsTransport(SocketTransport):
                 if not others:
                     raise
         raise TimeoutError("timed out")
+
+    def _resolved(self, address: Address, until: int) -> _Places:
+        """Return the addresses of a host. A resolver waits for as long as it likes: nobody waits for that one here."""
+        ask = partial(socket.getaddrinfo, address.host, address.port, type=socket.SOCK_STREAM)
+        with contextlib.suppress(socket.gaierror):
+            return ask(flags=socket.AI_NUMERICHOST)
+        with self._lock:
+            asked = self._asked.get(address)
+            if asked is None or asked.done():
+                asked = self._asked[address] = _beside(ask)
+        try:
+            return asked.result(max(0, until - self._clock.boot_ns()) / SECOND)
+        except TimeoutError:
+            raise TimeoutError(f"the resolver says nothing of {address.host}") from None
 
     def release(self, timeout_ns: Span) -> str:
         """Return which release the node says that it runs; empty: it does not say. A connection of its own; blocks.

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 from datetime import UTC, datetime
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -457,6 +458,43 @@ def test_node_is_reached_whose_name_has_an_address_that_does_not_answer(
         transport = world.transport()
         (reply,) = transport.call([hello("node-b")], 4 * SECOND)
         assert isinstance(reply, Welcome)
+
+
+# One thread renews the leases of all shards: those of the others would be lost while it waits for the resolver.
+def test_resolver_that_does_not_answer_is_waited_for_no_longer_than_the_call_lasts(
+    world: DoorWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, resolved, go = world.door.address.port, socket.getaddrinfo, Event()
+    asked = list[object]()
+
+    def stuck(host: str, *rest: Any, **more: Any) -> Any:  # noqa: ANN401 - as the resolver
+        if host != "node-a.test" or more.get("flags"):
+            return resolved(host, *rest, **more)
+        asked.append(host)
+        assert go.wait(30)
+        return resolved("127.0.0.1", *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", stuck)
+    world.trust.put(entry("node-a", f"node-a.test:{port}"), entry("node-b"))
+    transport = world.transport()
+    told = list[str]()
+
+    def call() -> None:
+        for _ in range(2):
+            with pytest.raises(ShardUnavailable) as caught:
+                transport.call([hello("node-b")], SECOND // 20)
+            told.append(caught.value.message.rpartition(": ")[2])
+
+    thread = Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(10)
+    waited = thread.is_alive()
+    go.set()
+    thread.join(30)
+    assert not waited
+    assert (told, len(asked)) == (["the resolver says nothing of node-a.test"] * 2, 1)
+    (reply,) = transport.call([hello("node-b")], 20 * SECOND)
+    assert isinstance(reply, Welcome)
 
 
 def test_node_that_moved_is_found_by_the_next_connection(world: DoorWorld, tmp_path: Path) -> None:

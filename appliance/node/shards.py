@@ -356,9 +356,10 @@ class ShardHost:
         """Stop every shard that runs here, for a restart or orderly (``drains``), and give up its lock. Idempotent."""
         with self._lock:
             self._closed = True
-        for shard in self.everything():
-            # Until it has stopped it is reached: holders give back what they have.
-            self._let_go(shard, HostedShard.stop if self.drains else HostedShard.suspend)
+        with contextlib.ExitStack() as each:  # whatever another says at its end
+            for shard in reversed(self.everything()):
+                # Until it has stopped it is reached: holders give back what they have.
+                each.callback(self._let_go, shard, HostedShard.stop if self.drains else HostedShard.suspend)
 
     def _start(self, shard: int, shard_map: ShardMap, place: LocalLock) -> HostedShard:
         identity = self._fresh(shard)

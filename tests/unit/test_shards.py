@@ -515,6 +515,24 @@ def test_shard_whose_database_is_damaged_ends_as_in_a_crash_and_the_others_as_th
         assert newest(two, 1).kind is (CeilingKind.ORDERLY if drains else CeilingKind.RUNNING)
 
 
+def test_shard_that_cannot_be_closed_keeps_no_other_from_its_end(two: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with closing(two.daemon()) as cluster:
+        host = cluster.routes.host
+        assert host.try_host(0, cluster.map)
+        assert host.try_host(1, cluster.map)
+        first, second = host.everything().values()
+        with monkeypatch.context() as patch:
+            patch.setattr(first.store, "close", broken)
+            with pytest.raises(OSError, match="Input/output error"):
+                host.close()
+        assert host.everything() == {}
+        assert not any(each.is_alive() for each in second._threads)
+        first.store.close()
+
+
 def domain_of(cluster: Cluster, shard: int) -> str:
     return next(name for name in map(str, range(100)) if cluster.map.shard_of(name) == shard)
 

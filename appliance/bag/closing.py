@@ -221,8 +221,8 @@ class Sealer:
 
     def sealed(self, rack: Rack) -> RackSeal | None:
         """Return a rack's seal, or None if it is not sealed. Raises Damaged. Touches the mount; makes nothing."""
-        if rack.path in self._kept:
-            return self._kept[rack.path]
+        if (kept := self.kept(rack)) is not None:
+            return kept
         seal = self._adopt(rack) if self._storage.look(rack.path, (SEAL,)) else None
         if seal is None and self.newest is not None and rack.start_ns <= self.newest.start_ns:
             raise _seal_hidden(rack)
@@ -234,8 +234,8 @@ class Sealer:
         Raises BadTime, NotTrusted, Environment, Damaged, TryAgain; then anybody may try again. Touches the mount; does
         not wait.
         """
-        if rack.path in self._kept:
-            return self._kept[rack.path]
+        if (kept := self.kept(rack)) is not None:
+            return kept
         seen = self._storage.look(rack.path, (PRELOCK, SEAL)) or frozenset()
         if SEAL in seen:
             seal = self._adopt(rack)
@@ -265,10 +265,11 @@ class Sealer:
         now = self._time.now()
         if not now.surely_past(rack.end_ns):
             return rack.end_ns
-        if rack.path not in self._due:
+        due = self._due.get(rack.path)
+        if due is None:
             # Asked once a rack: a delay that is changed meanwhile counts from the next rack.
-            self._due = {rack.path: rack.end_ns + self._delay_ns(self._records.newest().policy)}
-        due = self._due[rack.path]
+            due = rack.end_ns + self._delay_ns(self._records.newest().policy)
+            self._due = {rack.path: due}
         # A file server that is behind delays seals; it endangers nothing.
         return None if now.surely_past(due) and self._storage.server_clock(self._tmp) > due else due
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from appliance.bag.closing import Closed, Contents, NotDue
+from appliance.bag.closing import Closed, Contents, NotDue, Sealer
 from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed
 from appliance.formats.closed import RECORDS_LAG_NS, RackSeal, open_lock
@@ -220,6 +220,21 @@ def test_rack_is_not_sealed_before_its_last_bag_is_due_whatever_the_policy_says_
 
 
 # One fast clock must not stop a cluster: it would void every write from now on.
+class Hurried(Sealer):
+    """Another thread asks for another rack as soon as this one has noted when its own is due."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, {} if name == "_due" else value)
+
+
+def test_racks_that_threads_ask_for_at_once_are_each_due_in_their_time(node: Node) -> None:
+    sealer = Hurried(node.context, node.grid, node.closer)
+    rack = node.grid.rack(T0)
+    node.time.advance(rack.end_ns - T0 + SECOND)
+    assert sealer.seal(rack) == node.sealer.seal(rack)
+    assert isinstance(sealer.seal(rack), NotDue)
+
+
 def test_fast_clock_alone_begins_no_sealing(node: Node, server: MemoryStorage) -> None:
     fast = Node(server, "n2", HandTime(TIME_KEY, T0 + DAY), grid=node.grid)
     assert isinstance(fast.sealer.seal(node.grid.rack(T0)), NotDue)

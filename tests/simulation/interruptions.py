@@ -39,6 +39,7 @@ SHARED: Final = (
     "appliance.lease.shard",
     "appliance.lease.witness_ledger",
     "appliance.node.records",
+    "appliance.recipes.cached_value",
     "appliance.recipes.exclusion",
     "appliance.session.asking",
     "appliance.session.held",
@@ -50,7 +51,11 @@ SHARED: Final = (
     "appliance.session.session_leases",
     "appliance.session.stamping",
 )
-LOCKS: Final = (("appliance.bag.writing", "Lock"), ("appliance.session.held", "RLock"))
+LOCKS: Final = (
+    ("appliance.bag.writing", "Lock"),
+    ("appliance.recipes.cached_value", "RLock"),
+    ("appliance.session.held", "RLock"),
+)
 """What such a module makes its locks of, where it may be interrupted while it has one."""
 
 TOOL: Final = 4

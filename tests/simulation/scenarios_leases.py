@@ -10,7 +10,7 @@ from tests.simulation.actors.recalled import Dozing, Obliging
 from tests.simulation.actors.session import Application, Forgetful, Regular, Sharing, Taker
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
-from tests.simulation.casting import DOMAINS, is_brief, on_log, some_logs
+from tests.simulation.casting import DOMAINS, interruptions, is_brief, on_log, some_logs
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.history import Death
@@ -119,6 +119,7 @@ def shares(seed: int, *, traced: bool = False) -> World:
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
     conditions = Conditions(
+        interrupted_once_in=interruptions(seed),
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 400)), pause=chance.choice((0, 60, 150)), pauses=PAUSES[: chance.choice((6, 9))]
         ),
@@ -143,6 +144,7 @@ def recalls(seed: int, *, traced: bool = False) -> World:
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
     conditions = Conditions(
+        interrupted_once_in=interruptions(seed),
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 500)), pause=chance.choice((0, 0, 120)), pauses=PAUSES[: chance.choice((7, 11))]
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.actors.leading import OnMount, OverLease
 from tests.simulation.actors.locking import Locking
 from tests.simulation.actors.shard import ShardHost
-from tests.simulation.casting import is_brief
+from tests.simulation.casting import interruptions, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import NODES
 from tests.simulation.network import NetworkMishaps
@@ -25,6 +25,7 @@ def locks(seed: int, *, traced: bool = False) -> World:
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
     conditions = Conditions(
+        interrupted_once_in=interruptions(seed),
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 800)), pause=chance.choice((60, 150)), pauses=PAUSES[: chance.choice((6, 9))]
         ),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tests.simulation.actors.session import Application
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.together import Operator, Together, TogetherBesideOthers
-from tests.simulation.casting import DOMAINS, is_brief
+from tests.simulation.casting import DOMAINS, interruptions, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
@@ -22,6 +22,7 @@ def together(seed: int, *, traced: bool = False) -> World:
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
     conditions = Conditions(
+        interrupted_once_in=interruptions(seed),
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 400)),
             pause=chance.choice((0, 60, 150)),

@@ -10,7 +10,7 @@ from tests.simulation.actors.nodewriter import SimulatedDoor, Socket, WriterHost
 from tests.simulation.actors.session import Application, Forgetful, Narrow
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.actors.writer import Writer
-from tests.simulation.casting import DOMAINS, is_brief, on_log, some_logs
+from tests.simulation.casting import DOMAINS, interruptions, is_brief, on_log, some_logs
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.mount import SimulatedMount
@@ -109,6 +109,7 @@ def caches(seed: int, *, traced: bool = False) -> World:
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
     conditions = Conditions(
+        interrupted_once_in=interruptions(seed),
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 300)), pause=chance.choice((0, 60, 150)), pauses=PAUSES[: chance.choice((8, 12))]
         ),

@@ -88,6 +88,7 @@ class SessionKit(Kit):
             found(loss)
 
         keeper.losses.found = lost  # type: ignore[method-assign]
+        world.scheduler.interrupted.add(process)
         if renews:
             world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
         if world.records_change:
@@ -208,10 +209,12 @@ class SessionKit(Kit):
     def _holds(self, lease: Lease, asked_ns: Instant) -> None:
         history, now, who = self.world.history, self.world.scheduler.now, self.process.name
         mode, until = lease.mode, lease.expiry_ns
-        if not self.is_noted(lease):
-            history.holds.append(
-                Hold(who, lease.domain, lease.fence, mode, now, lease, self.process, None, asked_ns, until)
-            )
+        if self.is_noted(lease):
+            return
+        hold = Hold(who, lease.domain, lease.fence, mode, now, lease, self.process, None, asked_ns, until)
+        if lease.loss is not None:  # as its renewal thread has found out before it was handed out
+            hold.lost_ns, hold.good_until_ns = now, until
+        history.holds.append(hold)
 
     def is_noted(self, lease: Lease) -> bool:  # noqa: ARG002 - for sessions of several threads
         """Whether there is nothing to note of a lease that was got."""

@@ -181,7 +181,6 @@ class Threads:
         kit = SharedKit(world, process, self._threads, obliging=chance.random() < 0.3)
         kit.session._together = chance.random() < 0.4
         kit.session._leasing.session_leases.drop_from = chance.choice((1, 2, 16))
-        world.scheduler.interrupted.add(process)
         for number in range(1, self._threads):
             kind = chance.choice((OneThread, Meddler, Meddler, Locker))
             thread = kind(kit, self._domains, self._logs, self._rounds)

@@ -74,7 +74,7 @@ class Releases:
                 found[node] = self._of(node)
 
         # A pool's threads would be waited for by an interpreter that ends.
-        threads = [in_thread("tenure-release", ask) for _ in range(min(_AT_ONCE, len(found)))]
+        threads = [in_thread(f"tenure-release_{number}", ask) for number in range(min(_AT_ONCE, len(found)))]
         for each in threads:
             each.join()
         self.known, self._addresses = {self._node: self.own} | found, addresses

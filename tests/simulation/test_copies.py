@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COPIES = 120
 PACKED_MEANWHILE = ("packs", 410)
 """A rack was listed before it was packed, and a bag of it read after that one had been swept."""
-PRUNED_MEANWHILE = ("outside", 12)
+PRUNED_MEANWHILE = ("outside", 14)
 """A chain was listed, and its oldest records were pruned before they were read."""
 
 

@@ -10,7 +10,7 @@ from tests.simulation.clocks import SimulatedTime
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
 
-SEEDS_MAX = 1_000
+SEEDS_MAX = 2_000
 FOUND = {
     "the floor is not cumulative": "floor-fell",
     "settle_to is forgotten by the next ending": "floor-fell",

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from appliance.daemon.failover import ShardFailover
 from appliance.formats.lease import Mode
+from appliance.lease.shard import Shard
+from tests.simulation.actors.recalled import Obliging
 from tests.simulation.checkers import heirs, waits
 from tests.simulation.checkers.catalogue import violations
 from tests.simulation.history import Death, History, Hold, Tenant, Turn
@@ -22,6 +25,32 @@ if TYPE_CHECKING:
     from tests.simulation.checkers.record import Record
 
 SEEDS = 40
+
+
+# Threads of daemons and sessions survive whatever a step of theirs raises: what it did not do is found much later.
+@pytest.mark.parametrize(
+    ("scenario", "step", "said"),
+    [
+        ("restarts", (Shard, "suspend"), "shard-broken"),
+        ("heirs", (ShardFailover, "_consider"), "tenancy-failed"),
+        ("recalls", (Obliging, "_flush"), "recall-listener-failed"),
+    ],
+)
+def test_what_a_thread_survives_is_a_bug(
+    scenario: str, step: tuple[type, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise IndexError(said)
+
+    monkeypatch.setattr(*step, broken)
+    found: list[tuple[str, str]] = []
+    for seed in range(SEEDS):
+        world = SCENARIOS[scenario](seed)
+        world.run()
+        found += violations(world)
+        if found:
+            break
+    assert {checker for checker, text in found if f"goes on after {said}" in text} == {"bug"}
 
 
 # Readers may accept a message that a writer repeats after a restart, and not the one that was committed.

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
 
-MEDDLES = 4
-"""How often a meddler meddles, for each lease that another thread takes."""
-
 CLOSES = 0.01
-"""How often it closes the session then, for all."""
+"""How often a meddler closes the session, for all."""
 
 
 class SharedKit(SessionKit):
@@ -103,19 +100,30 @@ class OneThread(Rival):
             kit.over([loss.lease])
 
 
-class Meddler(OneThread):
-    """A thread that takes nothing, and uses, changes and gives back what others have taken."""
+class InTurns(OneThread):
+    """A thread with steps of its own: one is refused, and the next is taken."""
+
+    steps_a_round = 1
 
     def run(self) -> None:
-        for number in range(MEDDLES * self._rounds):
+        for number in range(self.steps_a_round * self._rounds):
             self._kit.pause(self._world.pace_ns)
             try:
-                self._meddle(number)
+                self._step(number)
             except TenureError as problem:
-                self._world.scheduler.refused("meddles in vain:", problem)
+                self._world.scheduler.refused("tries in vain:", problem)
         self._kit.end()
 
-    def _meddle(self, number: int) -> None:
+    def _step(self, number: int) -> None:
+        raise NotImplementedError
+
+
+class Meddler(InTurns):
+    """A thread that takes nothing, and uses, changes and gives back what others have taken."""
+
+    steps_a_round = 4
+
+    def _step(self, number: int) -> None:
         kit = self._kit
         common = kit.common = [each for each in kit.common if each.ended is None]
         if not common:
@@ -137,19 +145,10 @@ class Meddler(OneThread):
                 kit.session.resolve(kit.chance.choice(self._logs), [lease])
 
 
-class Locker(OneThread):
+class Locker(InTurns):
     """A thread that uses domains as locks for readers and writers, also those that another thread has taken."""
 
-    def run(self) -> None:
-        for number in range(self._rounds):
-            self._kit.pause(self._world.pace_ns)
-            try:
-                self._lock(number)
-            except TenureError as problem:
-                self._world.scheduler.refused("locks in vain:", problem)
-        self._kit.end()
-
-    def _lock(self, number: int) -> None:
+    def _step(self, number: int) -> None:
         kit, began = self._kit, self._world.scheduler.now
         lock = RWLock(kit.session, kit.chance.choice(self._domains), reentrant=kit.chance.random() < 0.8)
         tool = kit.chance.choice((lock.writing, lock.writing, lock.reading))

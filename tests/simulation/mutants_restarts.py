@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import ceiling, store, whole_shard, witness_ledger
+from appliance.lease import ceiling, shard, store, whole_shard, witness_ledger
 from appliance.node import hosted_shard
 from tests.simulation.mutant import Mutant, one
 
@@ -105,6 +105,15 @@ RESTARTS: tuple[Mutant, ...] = (
             "HostedShard._leave",
             "number, size = self.ledger.end",
             "number, size = (self.ledger.end[0], max(0, self.ledger.end[1] - 1))",
+        ),
+        "resumed",
+        "restarts",
+    ),
+    Mutant(
+        "a restart neither waits for a record that is on its way nor says which",
+        (
+            *one(shard, "Shard.suspend", "settled = self._chain.settle()", "settled = None"),
+            *one(ceiling, "CeilingChain.standing", "b'' if self._pending is None else self._pending.data", "b''"),
         ),
         "resumed",
         "restarts",

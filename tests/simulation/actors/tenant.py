@@ -3,8 +3,8 @@
 Real: which shards a node runs, and when it takes one over, hands one over, or drops it (``appliance.daemon.failover``);
 how a run of a shard begins and ends, who waits for whom by the chain, and what ends the chains of earlier maps
 (``appliance.node.shards``, whole but for its server's socket); the routes (street.py). Simulated: threads, which are
-actors; the lock and the database on tmpfs; the queue of the ledger; the server's loop, which answers what the door lets
-in; and the chain's records are linked in the shard's own turn, without a thread beside it.
+actors, that of a chain in half of all processes, while the others link in the shard's own turn; the lock and the
+database on tmpfs; the queue of the ledger; and the server's loop, which answers what the door lets in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
 from appliance.node.shards import ShardHost
 from tests.simulation.actors.processes import Kit
-from tests.simulation.actors.shard import Callers, Spool, take_turn
+from tests.simulation.actors.shard import APART, ApartChain, Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at
 from tests.simulation.history import LeftState, Started, Tenant
 from tests.simulation.keyvalues import Reached
@@ -172,6 +172,7 @@ class Parts(ShardRuntime):
     """A simulated machine's."""
 
     chain_apart = False
+    """A chain's first record is linked in the turn that begins its run; it is set apart then."""
 
     def __init__(self, street: Street, process: Process) -> None:
         self._street = street
@@ -272,6 +273,7 @@ class NodeHost(ShardHost):
         self._process = kit.process
         self._considered: dict[int, int] = {}
         self._going_on = False
+        self._apart = street.world.scheduler.stream(f"{kit.process.name} apart").random() < APART
         settings: Any = _Settings(kit.context.node)
         trust: Any = SimpleNamespace(members=lambda: list(street.nodes))
         nothing: Any = None
@@ -295,6 +297,10 @@ class NodeHost(ShardHost):
     def _server(self, running: Shard, shard: int, guard: Any) -> Any:  # noqa: ANN401 - no socket, no thread's lock
         world, identity = self._world, running._identity
         now = world.scheduler.now
+        if self._apart:
+            chain: Any = running._chain
+            chain.__class__ = ApartChain
+            chain.begin_apart(world.scheduler, self._process)
         store: Any = running._store
         running._eviction.domains_max = world.domains_max
         resumed = self._going_on

@@ -23,12 +23,12 @@ def is_brief(chance: random.Random) -> bool:
     return chance.random() * LONG_ONE_IN >= 1
 
 
-def interruptions(seed: int) -> int:
+def interruptions(seed: int, *, daemons: bool = False) -> int:
     """Draw in how many lines of what threads share one is interrupted; mostly none is (0), for that takes its time.
 
     Without any other choice of the scenario: who is not interrupted runs as if nobody were.
     """
-    return random.Random(f"{seed}/interruptions").choice((0, 0, 0, 0, 100, 400))
+    return random.Random(f"{seed}/interruptions").choice((0, 0, 0, 0, 30, 100) if daemons else (0, 0, 0, 0, 100, 400))
 
 
 def some_logs(chance: random.Random) -> tuple[str, ...]:

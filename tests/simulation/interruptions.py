@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from greenlet import GreenletExit
 
 from tests.simulation.lock import SimulatedLock
-from timeagent.units import MS
+from timeagent.units import MS, US
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +51,17 @@ SHARED: Final = (
     "appliance.session.session_leases",
     "appliance.session.stamping",
 )
+DAEMONS: Final = (
+    "appliance.daemon.failover",
+    "appliance.lease.recall",
+    "appliance.lease.request_handler",
+    "appliance.lease.turn_log",
+    "appliance.lease.waiting",
+    "appliance.lease.whole_shard",
+    "appliance.node.hosted_shard",
+    "appliance.node.shards",
+)
+"""What threads of a daemon share besides."""
 LOCKS: Final = (
     ("appliance.bag.writing", "Lock"),
     ("appliance.recipes.cached_value", "RLock"),
@@ -60,6 +71,8 @@ LOCKS: Final = (
 
 TOOL: Final = 4
 SPANS: Final[tuple[Span, ...]] = (0, 0, 0, MS, 5 * MS, 20 * MS, 80 * MS, 300 * MS)
+MOMENTS: Final[tuple[Span, ...]] = (0, 0, 0, 0, 0, 100 * US, MS)
+"""Where daemons are interrupted too: one that stands still for longer is slow, and leases may run out by right."""
 
 
 @cache
@@ -68,10 +81,10 @@ def _codes_in(code: CodeType) -> tuple[CodeType, ...]:
     return (code, *chain.from_iterable(inner))
 
 
-def _shared_code() -> tuple[CodeType, ...]:
+def _code_of(modules: tuple[str, ...]) -> tuple[CodeType, ...]:
     """Return the code of every function of these modules, and of the functions and comprehensions in them."""
     found: dict[CodeType, None] = {}
-    for name in SHARED:
+    for name in modules:
         module = import_module(name)
         for each in vars(module).values():
             members = vars(each).values() if inspect.isclass(each) and each.__module__ == name else (each,)
@@ -86,8 +99,12 @@ def _shared_code() -> tuple[CodeType, ...]:
 
 
 @contextmanager
-def interrupted(scheduler: Scheduler, once_in: int) -> Iterator[None]:
-    """Interrupt actors of ``scheduler.interrupted``, once in about so many lines, until the block ends."""
+def interrupted(scheduler: Scheduler, once_in: int, *, daemons: bool = False) -> Iterator[None]:
+    """Interrupt actors of ``scheduler.interrupted``, once in about so many lines, until the block ends.
+
+    ``daemons``: in what those share, too, and all of them for moments only.
+    """
+    spans = MOMENTS if daemons else SPANS
     stream = scheduler.stream("interruptions")
     left = 1 + int(stream.expovariate(1 / once_in))
 
@@ -103,9 +120,9 @@ def interrupted(scheduler: Scheduler, once_in: int) -> Iterator[None]:
         scheduler.interruptions += 1
         where = f"{code.co_qualname}:{number}" if scheduler.trace is not None else ""
         with suppress(GreenletExit):  # who dies here goes no further than to its next port: of the rest nobody hears
-            scheduler.step("is interrupted before", where, int(stream.choice(SPANS) * stream.random()))
+            scheduler.step("is interrupted before", where, int(stream.choice(spans) * stream.random()))
 
-    monitoring, codes = sys.monitoring, _shared_code()
+    monitoring, codes = sys.monitoring, _code_of(SHARED + DAEMONS if daemons else SHARED)
     modules = [(import_module(module), name) for module, name in LOCKS]
     locks = [getattr(module, name) for module, name in modules]
     monitoring.use_tool_id(TOOL, "interruptions")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from appliance.admin import moving
 from appliance.daemon import failover
 from appliance.lease import ceiling, shard, whole_shard
-from appliance.node import shards
+from appliance.node import hosted_shard, shards
 from appliance.session import held, session_leases
 from tests.simulation.mutant import Mutant, one
 
@@ -102,5 +102,12 @@ MOVES: tuple[Mutant, ...] = (
         one(failover, "ShardFailover.turn", "self._host.resumable()", "()"),
         "unmoved",
         "moves",
+    ),
+    Mutant(
+        "a map comes into force amid a turn of the shard",
+        one(hosted_shard, "HostedShard.go_by", "with self._guard:", "with contextlib.nullcontext():"),
+        "endings",
+        "moves",
+        first=2_700,
     ),
 )

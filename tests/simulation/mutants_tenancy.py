@@ -77,4 +77,10 @@ TENANCY: tuple[Mutant, ...] = (
         "homes",
         "heirs",
     ),
+    Mutant(
+        "who looks at all shards looks at what others change meanwhile",
+        one(shards, "ShardHost.everything", "dict(self._hosted)", "self._hosted"),
+        "bug",
+        "heirs",
+    ),
 )

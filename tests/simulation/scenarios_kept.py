@@ -12,7 +12,7 @@ from tests.simulation.actors.session import Application, SessionKit, keep
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.actors.together import Together
-from tests.simulation.casting import DOMAINS
+from tests.simulation.casting import DOMAINS, interruptions
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.keyvalues import KeptStore
@@ -37,6 +37,8 @@ def kept(seed: int, *, traced: bool = False) -> World:
         lies=chance.choice(("none", "none", "slight", "seconds")),
         lasts_ns=10 * SECOND,
         steps_max=9_000,
+        interrupted_once_in=interruptions(seed, daemons=True),
+        interrupted_daemons=True,
     )
     world = World(seed, conditions, traced=traced)
     world.scheduler.tempi = (0, 0, 1, 1)

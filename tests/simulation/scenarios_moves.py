@@ -11,7 +11,7 @@ from tests.simulation.actors.session import Application, SessionKit, Sharing, ke
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.actors.together import Together
-from tests.simulation.casting import DOMAINS, is_brief
+from tests.simulation.casting import DOMAINS, interruptions, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
@@ -56,6 +56,8 @@ def moves(seed: int, *, traced: bool = False) -> World:
         else chance.choice(("none", "slight", "slight", "seconds", *(() if restarts else ("steps",)))),
         lasts_ns=(7 if brief else 12) * SECOND,
         steps_max=5_000 if brief else 12_000,
+        interrupted_once_in=interruptions(seed, daemons=True),
+        interrupted_daemons=True,
     )
     world = World(seed, conditions, traced=traced)
     world.history.only_moves = only

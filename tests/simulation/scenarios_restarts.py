@@ -9,7 +9,7 @@ from tests.simulation.actors.session import Application, SessionKit, keep
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.actors.together import Together
-from tests.simulation.casting import DOMAINS, is_brief
+from tests.simulation.casting import DOMAINS, interruptions, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
@@ -48,6 +48,8 @@ def restarts(seed: int, *, traced: bool = False) -> World:
         lies="none" if only else chance.choice(("none", "none", "slight", "seconds")),
         lasts_ns=(6 if brief else 12) * SECOND,
         steps_max=4_000 if brief else 9_000,
+        interrupted_once_in=interruptions(seed, daemons=True),
+        interrupted_daemons=True,
     )
     world = World(seed, conditions, traced=traced)
     world.history.only_restarts = only

@@ -10,7 +10,7 @@ from tests.simulation.actors.mover import Mover
 from tests.simulation.actors.session import Application
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
-from tests.simulation.casting import is_brief
+from tests.simulation.casting import interruptions, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
@@ -52,6 +52,8 @@ def heirs(seed: int, *, traced: bool = False) -> World:
         lies=chance.choice(("none", "none", "none", "slight", "seconds", "steps")),
         lasts_ns=faults_ns + SETTLES_NS + QUIET_NS + SECOND,
         steps_max=6_000 if brief else 12_000,
+        interrupted_once_in=interruptions(seed, daemons=True),
+        interrupted_daemons=True,
     )
     world = World(seed, conditions, traced=traced)
     world.scheduler.tempi = (0, 0, 1, 1)  # who is alive answers a probe in time

@@ -112,9 +112,14 @@ def test_locks_and_lines_are_as_before_when_a_run_is_over() -> None:
 KINDS = (threading.Lock, threading.RLock, threading.Condition)
 
 
-@pytest.mark.parametrize("name", interruptions.SHARED)
+@pytest.mark.parametrize("name", interruptions.SHARED + interruptions.DAEMONS)
 def test_lock_of_a_module_that_may_be_interrupted_is_one_that_actors_can_wait_for(name: str) -> None:
     makers = {(name, each) for each, value in vars(sys.modules[name]).items() if value in KINDS}
-    # Of threads in whose place there are actors.
-    unused = {("appliance.session.renewal", "RLock"), ("appliance.lease.witness_ledger", "Condition")}
+    # Of threads in whose place there are actors, or made by what is in the place of a real machine.
+    unused = {
+        ("appliance.session.renewal", "RLock"),
+        ("appliance.lease.witness_ledger", "Condition"),
+        ("appliance.node.hosted_shard", "Lock"),
+        ("appliance.node.shards", "Lock"),
+    }
     assert makers - unused <= set(interruptions.LOCKS)

@@ -74,6 +74,7 @@ class Conditions:
     """The node that finds another, empty store under that name."""
     interrupted_once_in: int = 0
     """In how many lines of what threads share one of them is interrupted; 0: never."""
+    interrupted_daemons: bool = False
     permissions: bool = False
     """Whether somebody takes write permissions away for a while."""
     lasts_ns: Span = 8 * SECOND
@@ -100,7 +101,7 @@ class LoggedBugs(logging.Handler):
     """Takes for a bug what code under test raises, logs and survives: a thread that goes on hides what went wrong.
 
     But not a refusal that an actor's listener lets through, as an application's may: it was refused in the actor's own
-    call.
+    call. Nor what happens between a death and the next port: of that nobody hears.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -110,8 +111,9 @@ class LoggedBugs(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         problem = record.exc_info[1] if record.exc_info else None
         of_listener = record.msg.partition(" ")[0].endswith("listener-failed") and isinstance(problem, TenureError)
-        if problem is not None and not of_listener:
-            actor = self._scheduler.current
+        actor = self._scheduler.current
+        dies = self._scheduler.stopping or (actor is not None and actor.process.dead)
+        if problem is not None and not of_listener and not dies:
             who = "-" if actor is None else actor.name
             self._scheduler.bugs.append(f"{who} goes on after {self.format(record)}")
 
@@ -435,8 +437,8 @@ class World:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def _interrupted(self) -> AbstractContextManager[None]:
-        once_in = self.conditions.interrupted_once_in
-        return interrupted(self.scheduler, once_in) if once_in else nullcontext()
+        once_in, daemons = self.conditions.interrupted_once_in, self.conditions.interrupted_daemons
+        return interrupted(self.scheduler, once_in, daemons=daemons) if once_in else nullcontext()
 
     def run(self) -> History:
         listening = LoggedBugs(self.scheduler).listening

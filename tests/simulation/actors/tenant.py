@@ -439,6 +439,7 @@ class Daemon:
         """Open the door, and look at all shards again and again, until it dies or the run ends."""
         street, process = self._street, self._process
         world = street.world
+        world.scheduler.interrupted.add(process)
         kit = Kit(world, process)
         maps = Maps(kit, self._look_ns)
         host = NodeHost(street, kit)

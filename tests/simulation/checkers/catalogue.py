@@ -103,8 +103,8 @@ TRUE_TIME = (
 def violations(world: World) -> list[tuple[str, str]]:
     """Judge a finished run: which checker objects, and to what.
 
-    ``bug``: code under test raised what it must not; ``damage``: it called something damaged, and nothing was.
-    ``formats``: it wrote what docs/protocol/formats.md does not say.
+    ``bug``: code under test raised what it must not, or logged it and went on; ``damage``: it called something damaged,
+    and nothing was. ``formats``: it wrote what docs/protocol/formats.md does not say.
     """
     found = [("bug", text) for text in world.scheduler.bugs]
     if not world.rotting:

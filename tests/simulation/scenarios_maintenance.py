@@ -139,7 +139,7 @@ def _accompany(world: World, chance: random.Random) -> None:
         "settler": on_log(world, "settler", LOGS[0], 6),
         "reader": on_log(world, "reader", LOGS[0], 6),
     }
-    if chance.random() < 0.45 and not world.lying:  # both count on clocks
+    if chance.random() < 0.6 and not world.lying:  # both count on clocks
         desks = Desks(world)
         desks.begin(NODES[4], "daemon of n5", [2 * SECOND], alone=chance.random() < 0.7)
         for n in range(2):
@@ -167,4 +167,4 @@ def _client(world: World, kind: type[Application]) -> Callable[[Process], Callab
 
 
 def _borrower(desks: Desks, modes: tuple[Mode, ...]) -> Callable[[Process], Callable[[], object]]:
-    return lambda process: Borrower(desks, process, (LENT,), modes, 5).run
+    return lambda process: Borrower(desks, process, (LENT,), modes, 12).run

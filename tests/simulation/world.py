@@ -112,7 +112,7 @@ class LoggedBugs(logging.Handler):
         problem = record.exc_info[1] if record.exc_info else None
         of_listener = record.msg.partition(" ")[0].endswith("listener-failed") and isinstance(problem, TenureError)
         actor = self._scheduler.current
-        dies = self._scheduler.stopping or (actor is not None and actor.process.dead)
+        dies = actor is not None and (self._scheduler.stopping or actor.process.dead)
         if problem is not None and not of_listener and not dies:
             who = "-" if actor is None else actor.name
             self._scheduler.bugs.append(f"{who} goes on after {self.format(record)}")
@@ -441,12 +441,11 @@ class World:
         return interrupted(self.scheduler, once_in, daemons=daemons) if once_in else nullcontext()
 
     def run(self) -> History:
-        listening = LoggedBugs(self.scheduler).listening
-        with silence(), listening(), self._interrupted():
+        with silence(), LoggedBugs(self.scheduler).listening(), self._interrupted():
             self.scheduler.run()
         self.server.join(self.elsewhere)
         scheduler = self.scheduler
         self.history.ended_ns = scheduler.now if scheduler.steps >= scheduler.steps_max else scheduler.end_ns
-        with silence(), listening():
+        with silence():
             read_afterwards(self)
         return self.history

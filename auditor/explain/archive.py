@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from auditor.columns.events import AS_IT_WAS, NAME_THE_COPY, NEEDS_TREE, LogBorn, WhatIf
+from auditor.columns.events import AS_IT_WAS, NAME_THE_COPY, NEEDS_TREE, WhatIf
 from auditor.evidence.finding import Finding
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import FrameReader, Signatures
@@ -90,10 +90,6 @@ class Archive:
     def leases(self) -> Traces:
         """Return every lease by domain and correlation id, those of a domain in the order of their first witness."""
         return Traces(self.timeline)
-
-    @cached_property
-    def births(self) -> dict[str, LogBorn]:
-        return {event.log: event for event in self.timeline.kinds(LogBorn)}
 
 
 def read_archive(tree: Tree, *, step: ReadingStep | None = None) -> Archive:

@@ -1,7 +1,7 @@
 """A timeline folded into states, one event after another.
 
 Robust against an order that a wrong clock brings about: an older statement about a lease never undoes a newer one, a
-frame may stand before its lease, an end before its beginning.
+frame may stand before its lease or its log, an end before its beginning.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class Working:
     clocks: Layer[str, ClockState]
     marked: Callable[[str, str, Instant], bool]
     """Whether the copy has the ``prelock`` of a bag (log, beginning), or its ``pack``: no event says since when."""
+    births: Callable[[str], LogBorn | None]
+    """Returns how a log was born, be it told later than what is in it."""
 
     @classmethod
-    def at(cls, db: Database, position: int) -> Working:
+    def at(cls, db: Database, position: int, births: Callable[[str], LogBorn | None]) -> Working:
         """Return the state at a checkpoint, to be folded on from. Changes nothing that is kept."""
 
         def marked(*mark: Value) -> bool:
@@ -77,6 +79,7 @@ class Working:
             BagLayer(db, BagState, position),
             Layer(db, ClockState, position),
             marked,
+            births,
         )
 
     def layers(self) -> tuple[Any, ...]:
@@ -84,7 +87,7 @@ class Working:
         return self.domains, self.sessions, self.shards, self.logs, self.bags, self.clocks
 
     def copy(self) -> Working:
-        return Working(*map(copy, (*self.layers(), self.marked)))
+        return Working(*map(copy, (*self.layers(), self.marked, self.births)))
 
     def keep(self, db: Database, position: int) -> None:
         """Make a checkpoint: write what changed since the one before."""
@@ -214,10 +217,18 @@ class Working:
     # Bags.
 
     def _born(self, event: LogBorn) -> None:
-        self.logs[event.log] = LogState(event, event.first_ns)
+        if event.log not in self.logs:
+            self.logs[event.log] = LogState(event, event.first_ns)
+
+    def _log(self, name: str) -> LogState | None:
+        """Return a log, also where a clock says that what is in it was there before it."""
+        log = self.logs.get(name)
+        if log is None and (born := self.births(name)) is not None:
+            log = self.logs[name] = LogState(born, born.first_ns)
+        return log
 
     def _frame(self, event: FrameWritten) -> None:
-        log = self.logs.get(event.log)
+        log = self._log(event.log)
         if log is not None:
             bag = self._bag(event.log, event.bag_ns, log)
             messages = 0 if event.listed is False else event.messages
@@ -246,7 +257,7 @@ class Working:
         return BagState(start, end, end + state.born.grace_ns, prelock=prelock, packed=packed)
 
     def _closed(self, event: BagClosed) -> None:
-        log = self.logs.get(event.log)
+        log = self._log(event.log)
         if log is None:
             return
         before = self._bag(event.log, event.bag_ns, log)
@@ -259,7 +270,7 @@ class Working:
         self.logs[event.log] = self._advance(log, event.bag_ns, over_open=False)
 
     def _sealed(self, event: RackSealed) -> None:
-        log = self.logs.get(event.log)
+        log = self._log(event.log)
         if log is None:
             return
         for begin in self.bags.starts(event.log, event.start_ns, event.end_ns):

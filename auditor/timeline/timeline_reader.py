@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -48,6 +48,7 @@ from ..columns.events import (
     FrameWritten,
     LeaseEnded,
     LeaseTold,
+    LogBorn,
     SessionOver,
     StatedBatch,
     about_log,
@@ -432,6 +433,11 @@ class Timeline:
         """Return how the bag at a path was closed."""
         return self._one(BagClosed, Posting.LISTED, path)
 
+    @cached_property
+    def births(self) -> dict[str, LogBorn]:
+        """Return how each log was born."""
+        return {event.log: event for event in self.kinds(LogBorn)}
+
     def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
         for event in self.events.at(self.events.listed(Posting.KIND, kind.__name__).tolist()):
             assert isinstance(event, kind)
@@ -455,7 +461,7 @@ class Timeline:
         """Go on from the nearest state at hand since the last checkpoint. Leaves checkpoints behind."""
         ((begin,),) = self._db.execute("SELECT coalesce(max(position), 0) FROM folded WHERE position <= ?", (position,))
         near = max((each for each in self._at_hand if begin <= each <= position), default=None)
-        working = Working.at(self._db, begin) if near is None else self._at_hand[near].copy()
+        working = Working.at(self._db, begin, self.births.get) if near is None else self._at_hand[near].copy()
         begin = begin if near is None else near
         for number in range(begin + 1, position + 1):
             working.take(self.events[number - 1])

@@ -15,6 +15,7 @@ from auditor.columns.events import (
     FrameWritten,
     LeaseEnded,
     LeaseTold,
+    LogBorn,
     SessionOver,
     SessionTold,
     about_domain,
@@ -65,9 +66,10 @@ class PlainBags(dict[tuple[str, "Instant"], BagState]):
         return iter(sorted(start for name, start in self if name == log and first <= start < end))
 
 
-def plain_working(marks: Collection[Mark] = ()) -> Working:
+def plain_working(marks: Collection[Mark] = (), events: Iterable[Event] = ()) -> Working:
     """Return a state of nothing, in plain dictionaries."""
-    plain: list[Any] = [PlainDomains(), {}, {}, {}, PlainBags(), {}, lambda *mark: mark in marks]
+    births = {each.log: each for each in events if isinstance(each, LogBorn)}
+    plain: list[Any] = [PlainDomains(), {}, {}, {}, PlainBags(), {}, lambda *mark: mark in marks, births.get]
     return Working(*plain)
 
 
@@ -117,7 +119,7 @@ class PlainTimeline(Timeline):
         self.events = cast("StoredEvents", self._sorted)
         self._instants = [event.instant_ns for event in self.events]
         self.start_ns, self.end_ns = (self._instants[0], self._instants[-1]) if self._instants else (0, 0)
-        working = plain_working(marks)
+        working = plain_working(marks, self._sorted)
         self._states = [working.copy()]
         """After so many events: the events of a tree of a test are few."""
         for event in self.events:

@@ -253,7 +253,7 @@ def test_clock_of_each_node_is_what_it_signed_last(tmp_path: Path) -> None:
 def test_state_does_not_depend_on_the_order_of_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "CHECKPOINT_EVENTS", 3)
     timeline = timeline_in(busy_tree(tmp_path))
-    naive = plain_working()
+    naive = plain_working(events=timeline.events)
     expected: list[tuple[dict[Any, Any], ...]] = [(dict(naive.domains), dict(naive.bags), dict(naive.logs))]
     for event in timeline.events:
         naive.take(event)
@@ -278,13 +278,15 @@ def test_state_once_given_never_changes(tmp_path: Path) -> None:
 # A clock that is far off puts events into an order that cannot have been.
 def test_no_order_of_events_is_too_much(tmp_path: Path) -> None:
     timeline = timeline_in(busy_tree(tmp_path))
+    written = {key: (bag.written, bag.messages) for key, bag in timeline.state_at().bags.items()}
     for seed in range(60):
         events = list(timeline.events)
         random.Random(seed).shuffle(events)
-        working = plain_working()
+        working = plain_working(events=events)
         for event in events:
             working.take(event)
         assert all(log.pending >= 0 for log in working.logs.values())
+        assert {key: (bag.written, bag.messages) for key, bag in working.bags.items()} == written
 
 
 def test_events_of_one_maker_keep_their_order_at_one_instant(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ class ReplayScreen(EvidenceScreen):
 
     @property
     def _logs(self) -> int:
-        return 1 if self._reading is None else len(self._reading.archive.births)
+        return 1 if self._reading is None else len(self._reading.archive.timeline.births)
 
     def _wish(self) -> MomentRequest:
         width, rows, deliveries = self.query_one(MomentParts).room(self._logs)

@@ -219,7 +219,6 @@ def test_rack_is_not_sealed_before_its_last_bag_is_due_whatever_the_policy_says_
     assert isinstance(hurried.sealer.seal(rack), RackSeal)
 
 
-# One fast clock must not stop a cluster: it would void every write from now on.
 class Hurried(Sealer):
     """Another thread asks for another rack as soon as this one has noted when its own is due."""
 
@@ -235,6 +234,7 @@ def test_racks_that_threads_ask_for_at_once_are_each_due_in_their_time(node: Nod
     assert isinstance(sealer.seal(rack), NotDue)
 
 
+# One fast clock must not stop a cluster: it would void every write from now on.
 def test_fast_clock_alone_begins_no_sealing(node: Node, server: MemoryStorage) -> None:
     fast = Node(server, "n2", HandTime(TIME_KEY, T0 + DAY), grid=node.grid)
     assert isinstance(fast.sealer.seal(node.grid.rack(T0)), NotDue)

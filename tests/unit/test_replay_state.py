@@ -289,6 +289,18 @@ def test_no_order_of_events_is_too_much(tmp_path: Path) -> None:
         assert {key: (bag.written, bag.messages) for key, bag in working.bags.items()} == written
 
 
+# A node signs a log's first messages with the time that it has, which may be from before the log's first bag.
+def test_message_that_was_signed_before_its_log_begins_is_in_its_bag(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first_ns = story.grid.first_ns
+    story.tree.nodes[story.writer.node].time.midpoint_ns = first_ns - 20 * MS
+    story.writer.publish(story.grid, story.lease(), at=first_ns)
+    timeline = timeline_in(story.done())
+    (written,) = (each.instant_ns for each in timeline.events if isinstance(each, FrameWritten))
+    assert written < first_ns
+    assert [bag.messages for bag in timeline.state_at().bags.values()] == [2]
+
+
 def test_events_of_one_maker_keep_their_order_at_one_instant(tmp_path: Path) -> None:
     timeline = timeline_in(busy_tree(tmp_path))
     assert [order(event) for event in timeline.events] == sorted(order(event) for event in timeline.events)

@@ -24,7 +24,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from timeagent.errors import Environment, TenureError
+from timeagent.errors import INPUT_OUTPUT, INTERRUPTED, SOFTWARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,11 +68,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
 }
 
 USAGE: Final = 2
-INTERRUPTED: Final = 130
 TERMINATED: Final = 143
-BROKEN_PIPE: Final = 141
-SOFTWARE: Final = 70
-INPUT_OUTPUT: Final = 74
 
 
 class _Release(argparse.Action):
@@ -154,7 +150,9 @@ def _describe_verbs(parser: argparse.ArgumentParser) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code (docs/exit-codes.md); never raises what nobody expected."""
     try:
-        return _guarded(sys.argv[1:] if arguments is None else arguments)
+        from timeagent.console import guarded
+
+        return guarded(lambda: _command(sys.argv[1:] if arguments is None else arguments))
     except Exception:  # noqa: BLE001 - whatever it is, its code is never that of a verdict
         said = f"{traceback.format_exc()}tenure: this is a defect of the program, and no answer [defect]\n"
         with contextlib.suppress(OSError):  # nobody reads it
@@ -163,34 +161,6 @@ def main(arguments: list[str] | None = None) -> int:
         return SOFTWARE
     finally:
         _forget_what_cannot_be_said()
-
-
-def _guarded(words: list[str]) -> int:
-    """Run one command: the one place where what went wrong becomes words and an exit code."""
-    from timeagent.console import note, report_error, report_os_error
-
-    try:
-        try:
-            status = _command(words)
-        except SystemExit:  # a help is whole only when it is out
-            sys.stdout.flush()
-            raise
-        sys.stdout.flush()
-    except TenureError as problem:
-        return report_error(problem)
-    except KeyboardInterrupt:
-        note("tenure: interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return BROKEN_PIPE
-    except OSError as problem:
-        return report_os_error(problem)
-    except RuntimeError as problem:
-        if str(problem) != "can't start new thread":
-            raise
-        return report_error(Environment("no-threads", str(problem), hint="raise TasksMax, LimitNPROC or ulimit -u"))
-    return status
 
 
 def _command(words: list[str]) -> int:

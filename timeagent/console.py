@@ -15,12 +15,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 
-from .errors import TenureError
+from .errors import BROKEN_PIPE, INPUT_OUTPUT, INTERRUPTED, BadRequest, Environment, TenureError
 from .units import Instant, rfc3339
 
 type Argument = Callable[[argparse.ArgumentParser], object]
@@ -28,9 +29,6 @@ type Argument = Callable[[argparse.ArgumentParser], object]
 
 type Work = Callable[[argparse.Namespace], int]
 """Returns the exit code (docs/exit-codes.md); may raise TenureError."""
-
-
-INPUT_OUTPUT: Final = 74
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,19 @@ def argument(names: str, text: str | None = None, **settings: Any) -> Argument: 
     name, _, metavar = names.partition(" ")
     if metavar:
         settings["metavar"] = metavar
+        if name.startswith("--"):
+            settings.setdefault("type", partial(_said, name))
     elif name.startswith("--") and not {"choices", "type"} & settings.keys():
         settings.setdefault("action", "store_true")
     return lambda parser: parser.add_argument(name, help=text, **settings)
+
+
+def _said(option: str, value: str) -> str:
+    """Return an option's value. Raises BadRequest for an empty one, which must not mean "all", or "this one"."""
+    if not value:
+        what = f"{option} is given an empty value, as a shell makes of a variable that is not set"
+        raise BadRequest("empty-value", what, hint=f"say one, or leave {option} out")
+    return value
 
 
 def together(*arguments: Argument) -> Argument:
@@ -163,6 +171,35 @@ def note(text: str) -> None:
     except OSError:  # nobody reads it, or the disk is full: what is done, and its exit code, stay what they are
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Do a command's work and say all on stdout: the one place where what went wrong becomes words and an exit code.
+
+    What nobody expected is raised: so is SystemExit, once what it ends is said.
+    """
+    try:
+        try:
+            status = work()
+        except SystemExit:  # a help is whole only when it is out
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+    except TenureError as problem:
+        return report_error(problem)
+    except KeyboardInterrupt:
+        note("tenure: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return BROKEN_PIPE
+    except OSError as problem:
+        return report_os_error(problem)
+    except RuntimeError as problem:
+        if str(problem) != "can't start new thread":
+            raise
+        return report_error(Environment("no-threads", str(problem), hint="raise TasksMax, LimitNPROC or ulimit -u"))
+    return status
 
 
 def report_error(problem: TenureError) -> int:

@@ -13,6 +13,12 @@ TYPE_CHECKING = False  # as typing has it: `tenure run` loads this module, and h
 if TYPE_CHECKING:
     from typing import ClassVar
 
+# Exit codes of what is no error of a class below (docs/exit-codes.md).
+SOFTWARE = 70
+INPUT_OUTPUT = 74
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
 
 class TenureError(Exception):
     """What the caller must do something about."""

@@ -37,6 +37,8 @@ def is_address(text: str | os.PathLike[str]) -> bool:
 
 def parse_root(named: str | os.PathLike[str]) -> Root:
     """Return the root that a text or path names. Raises BadRequest for an address that is none. Touches nothing."""
+    if not named:
+        raise BadRequest("bad-root", "the root's name is empty", hint="say which directory; `.` is the one one is in")
     if not isinstance(named, str) or not is_address(named):
         return Path(named).absolute()
     address = named.rstrip("/")

@@ -37,7 +37,7 @@ from timeagent.console import (
     whole_from,
     with_verbs,
 )
-from timeagent.errors import BadRequest, BadTime, Damaged, Environment, TenureError
+from timeagent.errors import INTERRUPTED, BadRequest, BadTime, Damaged, Environment, TenureError
 from timeagent.keys import Verifier, fingerprint, parse_public_line
 from timeagent.signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from timeagent.sources.nonce import DOOR_NAME, Exchanged
@@ -49,7 +49,7 @@ from ..bag.roots import parse_root, storage_at
 from ..formats.birth import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
-from .opening import EXIT_NO, INTERRUPTED, JSON, add_cluster_options, registers_at
+from .opening import EXIT_NO, JSON, add_cluster_options, registers_at
 
 _FILE_BYTES_MAX: Final = 65536
 _EVIDENCE_BYTES_MAX: Final = 1 << 20

@@ -30,10 +30,8 @@ _CLUSTER_OPTIONS: Final = {
 JSON: Final = argument("--json", _CLUSTER_OPTIONS["--json"])
 ROOT_KEY: Final = argument("--root-key FILE", "the cluster's root key", required=True)
 
-# Exit codes that no error has (docs/exit-codes.md).
 EXIT_NO: Final = 1
-SOFTWARE: Final = 70
-INTERRUPTED: Final = 130
+"""No error, and not what was asked for (docs/exit-codes.md)."""
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:

@@ -29,7 +29,7 @@ from timeagent.console import (
     printable,
     report_error,
 )
-from timeagent.errors import BadRequest, BadTime, TenureError, TryAgain
+from timeagent.errors import SOFTWARE, BadRequest, BadTime, TenureError, TryAgain
 from timeagent.units import SECOND, parse_span, rfc3339
 
 from ..formats.lease import Mode
@@ -42,7 +42,7 @@ from ..recipes.quick_run import WAIT
 from ..session.asking import waiting_text
 from ..session.held import Lease
 from ..session.renewal import grace_ns
-from .opening import SOFTWARE, add_cluster_options, cluster_command, open_cluster
+from .opening import add_cluster_options, cluster_command, open_cluster
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the forks here
     from timeagent.clock import Clock

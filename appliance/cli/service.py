@@ -11,7 +11,6 @@ import contextlib
 import os
 import pwd
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -24,8 +23,8 @@ from typing import Final
 import msgspec
 
 from appliance.doctor.health import judge_daemon
-from timeagent.console import note, report_error, report_os_error
-from timeagent.errors import BadTime, Environment, TenureError
+from timeagent.console import guarded, note
+from timeagent.errors import SOFTWARE, BadTime, Environment
 from timeagent.sources.nonce import DOOR_NAME, NonceClient
 from timeagent.units import SECOND
 
@@ -34,7 +33,6 @@ from ..doctor.health import CheckVerdict, HealthCheck, unsure
 from ..node.runtime import CHECKS_PATH, HTTP_SOCKET, daemon_lock, kept_by, runtime_of
 from ..node.settings import Settings
 from ..recipes.processes import SIGNALLED
-from .opening import INTERRUPTED, SOFTWARE
 
 USER: Final = "tenure"
 """Whom systemd/tenure.sysusers.conf makes."""
@@ -138,16 +136,7 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
         os.umask(0o002)
         os.environ["HOME"] = user.pw_dir
         try:
-            status = work()
-            sys.stdout.flush()
-        except TenureError as problem:
-            status = report_error(problem)
-        except BrokenPipeError:
-            status = SIGNALLED + signal.SIGPIPE
-        except OSError as problem:
-            status = report_os_error(problem)
-        except KeyboardInterrupt:
-            status = INTERRUPTED
+            status = guarded(work)
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else SOFTWARE
     except Exception:  # noqa: BLE001 - nothing above it says what it is: the process ends here

@@ -211,8 +211,10 @@ def test_wrong_use_of_an_index_is_named(copy: Path, tmp_path: Path, capsys: pyte
     ):
         assert main(["top", *words]) == 2
         assert f"[{code}]" in capsys.readouterr().err
-    assert main(["top", "--offline", "", "--once"]) == 65, "as audit ''"
+    assert main(["top", "--offline", ".", "--once"]) == 65, "as audit ."
     assert f"{Path.cwd()} " in capsys.readouterr().err
+    assert main(["top", "--offline", "", "--once"]) == 2
+    assert "[empty-value]" in capsys.readouterr().err
     assert main(["top", str(copy), "--db", str(tmp_path / "index"), "--once"]) == 0
     of_copy = capsys.readouterr().out
     assert main(["top", "--db", str(tmp_path / "index"), "--once", "--json"]) == 0

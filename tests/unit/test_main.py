@@ -361,7 +361,7 @@ def test_who_reads_a_standard_input_that_is_closed_is_refused(repository: Path) 
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *words], cwd=repository, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (entry.INPUT_OUTPUT, "")
+    assert (done.returncode, done.stdout) == (errors.INPUT_OUTPUT, "")
     assert "Traceback" not in done.stderr
 
 
@@ -412,7 +412,7 @@ def test_what_finds_half_of_its_room_is_not_taken_for_shown(tmp_path: Path, unbu
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)),
         )
     assert (tmp_path / "said").stat().st_size == 16
-    assert done.returncode == entry.INPUT_OUTPUT
+    assert done.returncode == errors.INPUT_OUTPUT
     assert b"File too large" in done.stderr
 
 

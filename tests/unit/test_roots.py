@@ -21,6 +21,12 @@ def test_address_stays_as_it_is_but_for_a_slash_at_its_end(address: str) -> None
     assert parse_root(address) == parse_root(f"{address}/") == address
 
 
+# Of a variable that is not set a shell makes nothing, which is the directory one is in.
+def test_empty_name_is_no_root() -> None:
+    with pytest.raises(BadRequest, match="the root's name is empty"):
+        parse_root("")
+
+
 def test_storage_at_an_address_is_an_object_store() -> None:
     assert isinstance(storage_at("s3://bucket/prefix"), ObjectStorage)
 

@@ -102,23 +102,26 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
     newest = cluster.registers.newest_map()
     if newest.before is None:
         return _told(options, newest, "no shard is being moved.")
-    return _carried_out(cluster, options, lambda _: newest.layout)
+    return _told_owners(options, finish_move(cluster, root_key(cluster, options), newest))
 
 
 def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMap], Layout]) -> int:
     key = root_key(cluster, options)
-    if not getattr(options, "silent_too", True):
+    if not options.silent_too:
         check_answer(
             cluster, layout, "start tenure-node there; or name nodes that answer; --silent-too begins all the same"
         )
-    record = carry_out(cluster, key, layout)
+    return _told_owners(options, carry_out(cluster, key, layout))
+
+
+def _told_owners(options: Namespace, record: ShardMap) -> int:
     owners = ", ".join(f"{place} {owner}" for place, owner in enumerate(record.owners))
     return _told(options, record, f"{counted(len(record.owners), 'shard')} ({owners}).")
 
 
-def _told(options: Namespace, record: ShardMap, text: str) -> int:
+def _told(options: Namespace, record: ShardMap, text: str, status: int = 0) -> int:
     fields = {"number": record.number, "owners": list(record.owners)}
-    return present(options, "tenure.map-changed", fields, f"Map {record.number}: {text}")
+    return present(options, "tenure.map-changed", fields, f"Map {record.number}: {text}", status=status)
 
 
 def check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout], way_out: str) -> None:
@@ -146,7 +149,11 @@ def check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout], way_out
 
 def carry_out(cluster: Cluster, key: Signer, layout: Callable[[ShardMap], Layout]) -> ShardMap:
     """Move shards to a layout and wait until that is done; return the map that ends it. Raises what ``begin`` does."""
-    both = begin(cluster.registers, key, layout)
+    return finish_move(cluster, key, begin(cluster.registers, key, layout))
+
+
+def finish_move(cluster: Cluster, key: Signer, both: ShardMap) -> ShardMap:
+    """Wait until a move that has begun is done; return the map that ends it, whoever publishes that."""
     note(f"tenure: map {both.number}: {moves_text(both)}; leases are held from both shards meanwhile")
     cluster.maps.refresh()
     finish = Finish(
@@ -181,7 +188,7 @@ def give_share(cluster: Cluster, key: Signer, node: str, wait_ns: Span) -> None:
     newest = cluster.registers.newest_map()
     if newest.before is not None:
         note(f"tenure: a move is under way by map {newest.number}, and is ended first")
-        newest = carry_out(cluster, key, lambda _: newest.layout)
+        newest = finish_move(cluster, key, newest)
     if shared(newest, node) is not None:
         carry_out(cluster, key, lambda before: shared(before, node) or before.layout)
 
@@ -190,8 +197,9 @@ def _share(cluster: Cluster, options: Namespace) -> int:
     check_nodes(cluster.registers, [options.node])
     give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
     record = cluster.registers.newest_map()
-    has = ", ".join(str(place) for place, owner in enumerate(record.owners) if owner == options.node) or "none"
-    return _told(options, record, f"{options.node} has of {counted(len(record.owners), 'shard')}: {has}.")
+    has = ", ".join(str(place) for place, owner in enumerate(record.owners) if owner == options.node)
+    text = f"{options.node} has of {counted(len(record.owners), 'shard')}: {has or 'none'}."
+    return _told(options, record, text, status=0 if has else ShardUnavailable.exit_status)
 
 
 _verb: Final = partial(cluster_command, repeated=True)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.admin.moving import DEAF_NS, Finish, begin, moved, moves_text, resharded
+from appliance.cli import shards
 from appliance.daemon.daemon import Node
 from appliance.doctor.health import judge_shard
 from appliance.formats.framing import Kind
@@ -222,6 +223,35 @@ def test_move_that_was_cut_off_goes_on_and_no_other_begins_meanwhile(say: Say, s
     changed(say, site, "finish")
     assert owners(site) == (5, ("node1",) * 3)
     assert "no shard is being moved" in changed(say, site, "finish")[0]
+
+
+# By the chains of the map that it read, a shard would be granted from a chain that has ended.
+@pytest.mark.parametrize(("words", "then"), [(("finish",), "root_key"), (("share", "node2"), "note")])
+def test_move_that_another_ends_while_one_is_about_to_is_not_begun_again(
+    say: Say, site: Site, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], then: str
+) -> None:
+    begin(site.registers, site.root_key, lambda before: moved(before, {0: "node2"}))
+    monkeypatch.setattr(ShardRoutes, "probe", lambda *_: "runs")
+    does = getattr(shards, then)
+
+    def meanwhile(*given: Any) -> Any:  # noqa: ANN401 - of whichever it is
+        monkeypatch.setattr(shards, then, does)
+        changed(say, site, "finish")
+        changed(say, site, "move", "0", "node1")
+        return does(*given)
+
+    monkeypatch.setattr(shards, then, meanwhile)
+    silent = () if words == ("finish",) else ("--wait", "0s")
+    say(*words, *silent, "--root-key", str(site.root_key_file))
+    newest = site.registers.newest_map()
+    assert (newest.number, newest.owners, newest.chains) == (5, ("node1", "node2"), (4, 1))
+
+
+def test_share_that_a_silent_node_does_not_get_is_told_by_the_code(say: Say, site: Site) -> None:
+    changed(say, site, "move", "1", "node1")
+    words = ("--wait", "0s", "--root-key", str(site.root_key_file))
+    out, err = say("share", "node2", *words, status=69)
+    assert (out, "does not answer yet" in err) == ("Map 3: node2 has of 2 shards: none.\n", True)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,9 @@ class Signer:
             key = load_pem_private_key(data, password=None)
             if isinstance(key, Ed25519PrivateKey):
                 return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
+        if not data:
+            hint = "if what made it was cut off: delete it, and call that again; else restore it from a backup"
+            raise BadConfiguration("bad-key-file", f"{where} is empty", hint=hint)
         raise BadConfiguration(
             "bad-key-file",
             f"{where} is no Ed25519 private key in PEM (PKCS#8, without a password)",
@@ -200,24 +203,25 @@ def save_private_key(path: Path, signer: Signer) -> None:
 def save_private_text(path: Path, data: bytes) -> None:
     """Write a new file that holds a private key among other things; as ``save_private_key`` does."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_new_file(path, data)
     except FileExistsError:
         raise Environment("key-exists", f"{path} exists already", hint="keep it, or move it away first") from None
     except OSError as problem:
-        raise Environment(
-            "key-unwritable", f"cannot write the private key {path}: {problem.strerror}", hint="check its directory"
-        ) from None
+        what = f"cannot write the private key {path}: {problem.strerror}"
+        raise Environment("key-unwritable", what, hint="check its directory, and that there is room") from None
+
+
+def write_new_file(path: Path, data: bytes) -> None:
+    """Write a new file, mode 0600, to the disk as a whole, or leave none. Raises OSError. Blocks; a local disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except BaseException as problem:  # a part of it would be in the way of who tries again
+    except BaseException:  # a part of it would be in the way of who tries again
         path.unlink()
-        if not isinstance(problem, OSError):
-            raise
-        what = f"cannot write the private key {path}: {problem.strerror}"
-        raise Environment("key-unwritable", what, hint="check its directory, and that there is room") from None
+        raise
 
 
 def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:
@@ -234,6 +238,10 @@ def load_private_text(path: Path, *, tolerated_mode: int = 0) -> bytes:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(65536)
+    except PermissionError as problem:
+        what = f"the user {os.geteuid()} cannot read the private key {path}: {problem.strerror}"
+        hint = "it has to be that user's, mode 0600: what is called by the superuser works as the user tenure"
+        raise BadConfiguration("key-unreadable", what, hint=hint) from None
     except OSError as problem:
         raise BadConfiguration(
             "key-unreadable",

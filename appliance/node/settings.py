@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from timeagent.errors import BadConfiguration, BadRequest, check_type
-from timeagent.keys import Purpose, Signer, load_node_key, parse_public_line, public_line, unwritable
+from timeagent.keys import Purpose, Signer, load_node_key, parse_public_line, public_line, unwritable, write_new_file
 
 from ..bag.roots import Root, parse_root
 from ..formats.birth import ROOT_VARIABLE
@@ -274,12 +274,14 @@ def save_settings(settings: Settings) -> None:
         else:
             lines.append(f"{name} = {_quoted(value)}")
     path = settings.directory / FILE
+    fresh = path.with_name(f"{FILE}.{os.getpid()}")
     try:
-        path.touch(mode=0o644)  # whatever the umask: it says which cluster this is
-        path.write_text("\n".join([*lines, *tables, ""]), encoding="utf-8")
+        write_new_file(fresh, "\n".join([*lines, *tables, ""]).encode())
+        fresh.chmod(0o644)  # it says which cluster this is
+        fresh.replace(path)  # whole or not at all, also where the power fails: a part would be in everybody's way
     except OSError as problem:
         with contextlib.suppress(OSError):
-            path.unlink()  # a part of it would be in the way of who tries again
+            fresh.unlink()
         raise unwritable(path, problem) from None
 
 

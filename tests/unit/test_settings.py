@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,3 +229,25 @@ def test_settings_that_find_no_room_leave_nothing(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert refused.value.code == "node-dir-unwritable"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_take_the_place_of_earlier_ones_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    umask = os.umask(0o077)
+    try:
+        save_settings(settings(tmp_path))
+    finally:
+        os.umask(umask)
+    before = (tmp_path / "node.toml").read_bytes()
+    assert stat.S_IMODE((tmp_path / "node.toml").stat().st_mode) == 0o644
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for call in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, refuse)
+            with pytest.raises(Environment):
+                save_settings(replace(settings(tmp_path), pack=False))
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("node.toml", before)]

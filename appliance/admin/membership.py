@@ -154,6 +154,12 @@ def refuse_not_empty(storage: Storage, root: Root) -> None:
             "root-exists", f"{root} is a tenure root already", hint=f"to let this machine in: tenure join {root}"
         )
     foreign = sorted(name for name in set(names) - LEFTOVER if name not in _OURS or storage.list_afresh(name))
+    if foreign and set(foreign) <= set(_OURS):
+        raise Environment(
+            "root-not-empty",
+            f"{root} holds {' and '.join(foreign)}, and no {MARKER}: an init is at work there, or was cut off",
+            hint=f"wait; if none is at work on any machine, remove {', '.join(foreign)} there, then call it again",
+        )
     if foreign:
         raise Environment(
             "root-not-empty",
@@ -242,7 +248,7 @@ def enroll(
 
     The trust record may be there though its link was reported failed: without these keys nobody could be that node.
     """
-    refuse_taken_name(registers, directory, check_node(node))
+    check_may_join(registers, directory, check_node(node), listen.reached_at)
     request = prepared(directory, node, listen.reached_at)
     trust.admit(registers, root_key, node, request.publics, now, request.address)
     settings = Settings(directory, node, root, root_key.public, listen=listen.at)
@@ -327,10 +333,11 @@ def prepared(directory: Path, node: str, address: Address | None) -> Request:
     return Request(check_node(node), publics, address)
 
 
-def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
+def check_may_join(registers: Registers, directory: Path, node: str, address: Address | None) -> None:
     """Raise NotTrusted where the cluster knows the node, and not by a key of this directory that counts.
 
-    Nobody could let it in. Touches the mount, and a local disk.
+    Nobody could let it in. Raises BadRequest where it knows it by another address than that of this call: it would be
+    looked for where it does not listen. Touches the mount, and a local disk.
     """
     number = registers.newest_number(Kind.TRUST)  # None: nobody has been let in yet
     known = [entry for entry in registers.trust(number).keys if entry.node == node] if number else []
@@ -338,6 +345,11 @@ def refuse_taken_name(registers: Registers, directory: Path, node: str) -> None:
     there = [purpose for purpose in Purpose if newest_number(directory, purpose)]
     if known and not any(load_node_key(directory, purpose).public in counting for purpose in there):
         raise trust.name_taken(node)
+    reached = next((entry.address for entry in reversed(known) if entry.purpose is Purpose.TLS), None)
+    if known and reached != (str(address) if address else None):
+        what = f"{node} was let in as reached at {reached or 'no address'}, and this call says {address or 'none'}"
+        hint = "say --listen and --address as before; once it is in, tenure trust move says where it answers"
+        raise BadRequest("other-address", what, hint=hint)
 
 
 def ask(storage: Storage, request: Request) -> None:
@@ -430,7 +442,9 @@ def given_away(registers: Registers, node: str, to: Sequence[str] = ()) -> dict[
     """
     mine = shards_of(registers, node)
     others = list(to) or heirs(registers, node)
-    if mine and (not others or node in others):
+    if node in to:
+        raise BadRequest("no-heir", f"{node} leaves, and cannot have its own shards", hint="name another --to NODE")
+    if mine and not others:
         raise BadRequest(
             "no-heir",
             f"no other node answers anywhere: nobody could have the shards {', '.join(map(str, mine))} of {node}",

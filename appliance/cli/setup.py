@@ -23,7 +23,7 @@ from timeagent.units import MS, SECOND, Span, parse_span, span_text
 
 from ..admin import membership
 from ..admin.moving import moved
-from ..admin.trust import check_known
+from ..admin.trust import check_known, name_taken
 from ..bag.ports import Storage
 from ..bag.roots import Root, storage_at
 from ..doctor.probes import refuse_unfit
@@ -37,7 +37,7 @@ from ..node.runtime import daemon_lock, runtime_of
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
 from . import service
 from .opening import EXIT_NO, add_cluster_options, named_root, open_cluster, registers_at, root_key
-from .shards import carry_out, check_answer, runner
+from .shards import carry_out, check_answer, finish_move, runner
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
@@ -114,7 +114,11 @@ def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings
     if options.node is not None and options.node != settings.node:
         what = f"this machine is node {settings.node} of the cluster at {root} already ({place})"
         raise Environment("key-exists", what, hint=f"say --node {settings.node}, or name another --node-dir")
-    check_own_keys(registers_at(storage, root), settings)
+    registers = registers_at(storage, root)
+    check_own_keys(registers, settings)
+    own = [entry for entry in registers.newest_trust().keys if entry.node == settings.node]
+    if all(entry.revoked_from_ns is not None for entry in own):  # as of one that has left
+        raise name_taken(settings.node)
     return settings
 
 
@@ -173,6 +177,7 @@ def _founded(
         "root_key": fingerprint(settings.root_key),
         "root_key_file": str(key_file or settings.directory / ROOT_KEY),
         "takeover_ns": policy.takeover_ns(),
+        "assumed_radius_ns": policy.assumed_radius_ns,
         "already": already,
     }
     return present(options, "tenure.init", fields, *said)
@@ -186,7 +191,7 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
     place = _node_dir(options) or new_directory(marker.cluster_id)
     if options.root_key is None:
         wait = parse_span(options.wait)  # before anything is made
-        membership.refuse_taken_name(registers, place, node)
+        membership.check_may_join(registers, place, node, listen.reached_at)
         settings = Settings(place, node, root, marker.root_key, listen=listen.at)
         request = membership.prepared(place, node, listen.reached_at)
         return _ask_and_wait(options, storage, registers, settings, request, wait)
@@ -272,7 +277,7 @@ def _with_cluster(step: Callable[[Cluster, Namespace], int], options: Namespace,
     try:
         cluster = open_cluster(options)
     except BadConfiguration as problem:
-        if problem.code != "not-joined":
+        if problem.code != "not-joined" or options.node is not None:
             raise
         note(f"tenure: {problem.message}: there is nothing to leave")
         return nothing()
@@ -287,7 +292,7 @@ def _hand_over(cluster: Cluster, options: Namespace) -> int:
         return 0
     key, newest = root_key(cluster, options), cluster.registers.newest_map()
     if newest.before is not None:  # a move that was cut off, perhaps this one
-        carry_out(cluster, key, lambda _: newest.layout)
+        finish_move(cluster, key, newest)
     given = membership.given_away(cluster.registers, node, options.to)
     if given:
         way_out = "start tenure-node there, or name nodes that answer: --to NODE"

@@ -205,6 +205,15 @@ def test_root_that_is_not_empty_is_refused_by_name(
     assert local(tmp_path) == set()
 
 
+# Killed, it removes nothing. Its cluster is nobody's: its policy alone was there.
+def test_init_that_was_killed_says_what_to_remove(storage: Rooted, tmp_path: Path) -> None:
+    storage.files["policy/00000001"] = b""
+    storage.ensure_directory("policy")
+    with pytest.raises(Environment, match="policy, and no TENURE: an init is at work there, or was cut off") as refused:
+        init(storage, tmp_path)
+    assert "remove policy there" in refused.value.hint
+
+
 def test_what_a_file_system_puts_into_its_root_is_no_obstacle(storage: Rooted, tmp_path: Path) -> None:
     storage.ensure_directory("lost+found")
     storage.ensure_directory("policy")

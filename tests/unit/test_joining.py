@@ -152,6 +152,35 @@ def test_node_that_has_left_is_not_in_again_by_the_keys_it_had(joining: Joining)
     assert not (joining.directory / "node.toml").exists()
 
 
+def test_node_that_has_left_is_not_said_to_be_in_already(joining: Joining) -> None:
+    key = ("--root-key", str(joining.site.root_key_file))
+    assert joining.join(*key)[0] == 0
+    assert joining.leave(*key)[1]["left"] is True
+    assert joining.join()[0] == 77
+    assert "trust rotate" in joining.err
+
+
+# Its daemon would listen nowhere, while the others look for it.
+@pytest.mark.parametrize("rooted", [False, True])
+def test_node_that_was_let_in_by_an_address_does_not_join_without_it(joining: Joining, *, rooted: bool) -> None:
+    key = ("--root-key", str(joining.site.root_key_file)) if rooted else ()
+    at = ("--listen", "127.0.0.1:7440")
+    assert joining.join(*at)[0] == 75
+    joining.approve("--fingerprint", asked(PosixStorage(joining.site.root), "beta").fingerprint)
+    for other in ((), ("--listen", "127.0.0.1:7441")):
+        assert joining.join(*other, *key)[0] == 2
+        assert "127.0.0.1:7440" in joining.err
+    assert joining.join(*at, *key)[0] == 0
+
+
+def test_lost_node_is_not_said_to_have_left_from_a_machine_that_has_not_joined(joining: Joining) -> None:
+    where = ("--node-dir", str(joining.directory), "--root-key", str(joining.site.root_key_file))
+    number = joining.number()
+    assert joining.leave(*where)[0] == 78
+    assert "not-joined" in joining.err
+    assert joining.number() == number
+
+
 def test_request_that_cannot_be_put_in_its_place_is_not_waited_for(joining: Joining) -> None:
     (joining.site.root / "tmp" / "join.beta").mkdir(parents=True)
     assert joining.join()[0] == 74

@@ -50,7 +50,7 @@ def _list(cluster: Cluster, options: Namespace) -> int:
         present(
             options,
             "tenure.rack",
-            fields | {"bags": [_fields(bag) for bag in view.bags]},
+            fields | {"bags": [_fields(bag) for bag in view.bags], "strangers": [*map(printable, view.strangers)]},
             f"{rack.path}  {state}  {counted(len(view.bags), 'bag')}{size}",
             *(f"  {bag.bag.path}  {bag.state}  {counted(len(bag.files), 'file')}" for bag in view.bags),
         )
@@ -211,6 +211,8 @@ def retain(cluster: Cluster, options: Namespace) -> int:
 
 
 def show_forecast(cluster: Cluster, options: Namespace) -> int:
+    if options.days is not None and options.days > _DAYS_MAX:
+        raise BadRequest("bad-days", f"time has no more than {_DAYS_MAX} days", hint="name fewer --days")
     found = forecast(cluster.context, cluster.logs.opened(options.log).grid, options.days)
     after = f"kept for {counted(options.days, 'day')}" if options.days else "after one year without retention"
     return present(

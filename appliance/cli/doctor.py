@@ -31,7 +31,7 @@ from appliance.cluster import Cluster
 from timeagent import core
 from timeagent.clock import SystemClock
 from timeagent.console import Progress, argument, command, one_of, present, printable, say
-from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
+from timeagent.errors import BadConfiguration, BadRequest, Environment, NotTrusted, TenureError
 from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span, TimeInterval
 
@@ -48,6 +48,7 @@ from ..doctor.health import (
     failed,
     judge_clock,
     judge_etcd,
+    judge_keys,
     judge_room,
     judged,
     passed,
@@ -279,6 +280,10 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     with cluster:
         settings, others = cluster.settings, releases_of(cluster)
         found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
+        try:
+            cluster.check_trusted_now()
+        except NotTrusted as problem:
+            found.append(judge_keys(settings.node, problem, {}))
         found += _etcd(settings)
         if settings.listen is not None:
             found.append(_port(settings.listen))

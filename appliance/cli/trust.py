@@ -92,7 +92,12 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
         present(
             options,
             "tenure.trust-request",
-            {"node": request.node, "fingerprint": request.fingerprint},
+            {
+                "node": request.node,
+                "fingerprint": request.fingerprint,
+                "address": str(request.address) if request.address else None,
+                "keys": {purpose: keys.fingerprint(each) for purpose, each in request.publics.items()},
+            },
             *(f"{request.node}  {purpose:9}  {keys.fingerprint(each)}" for purpose, each in request.publics.items()),
             f"{request.node}  {'request':9}  {request.fingerprint}{at}",
         )
@@ -119,6 +124,9 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     # Those that are here: a long-term key may be elsewhere.
     here = [purpose for purpose in keys.Purpose if keys.newest_number(directory, purpose)]
     purposes = [keys.Purpose(each) for each in options.purpose or here]
+    if not purposes:
+        what = f"{directory} holds no key of {node}: they come as credentials, or are elsewhere"
+        raise BadRequest("no-keys-here", what, hint="tenure trust issue believes keys that were made elsewhere")
     key = root_key(cluster, options) if options.root_key else None
     staged = keys.stage_keys(directory, purposes)
     newest = cluster.registers.newest_trust()
@@ -288,6 +296,7 @@ def _set_policy(cluster: Cluster, options: Namespace) -> int:
             "number": policy.number,
             "dry_run": options.dry_run,
             "changed": {name: {"before_ns": was, "after_ns": now} for name, (was, now) in said.items()},
+            "takeover_ns": policy.takeover_ns(),
         },
         f"Policy {policy.number}{' would be' if options.dry_run else ''}: {', '.join(words)}."
         if changed

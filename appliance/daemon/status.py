@@ -209,9 +209,18 @@ def pages(collector: NodeCollector) -> Mapping[str, Callable[[Mapping[str, str]]
         if len(wanted) != 1 and "after" in query:
             raise BadRequest("bad-query", "after goes with shard: each shard has an order of its own")
         shown: list[dict[str, Any]] = []
+        silent: ShardUnavailable | None = None
         for shard in wanted:
-            found, more = observed.leases(shard, query.get("after", ""), count)
-            shown.append({"shard": shard, "more": more, "leases": [lease_fields(view) for view in found]})
+            try:
+                found, more = observed.leases(shard, query.get("after", ""), count)
+            except ShardUnavailable as problem:
+                silent = problem
+                shown.append({"shard": shard, "answers": False, "more": False, "leases": []})
+            else:
+                rows = [lease_fields(view) for view in found]
+                shown.append({"shard": shard, "answers": True, "more": more, "leases": rows})
+        if silent is not None and not any(each["answers"] for each in shown):
+            raise silent
         return _json("tenure.leases", {"shards": shown})
 
     return {

@@ -387,6 +387,7 @@ def test_stranger_in_a_rack_is_noted(say: Say, site: Site) -> None:
     said = say("bag", "ls", "log")
     assert "notes is not on the log's grid" in said.err
     assert "notes" not in said.out
+    assert say("bag", "ls", "log", "--json").object["strangers"] == ["notes"]
 
 
 def test_bag_that_is_not_there_is_named(say: Say, site: Site) -> None:

@@ -109,6 +109,11 @@ def test_retention_as_long_as_can_be_deletes_nothing(wired: Wired) -> None:
     assert wired.run(bags.retain, days=INSTANT_MAX // DAY)["packs"] == []
 
 
+def test_forecast_beyond_all_time_is_refused(wired: Wired) -> None:
+    with pytest.raises(BadRequest, match=f"no more than {INSTANT_MAX // DAY} days"):
+        wired.run(bags.show_forecast, days=10**400)
+
+
 def test_forecast_is_told_to_people_and_programs(wired: Wired) -> None:
     wired.run(bags.pack)
     said = wired.run(bags.show_forecast, days=30)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from appliance.admin.trust import revoke_node
 from appliance.cli import doctor as command
 from appliance.doctor import file_system as judged
 from appliance.doctor.file_system import (
@@ -336,6 +337,12 @@ def test_node_that_has_joined_is_looked_at(site: Site, capsys: pytest.CaptureFix
     found = asked(site.root, capsys, *words)
     assert found["node"]["verdict"] == "FAIL"
     assert "0644" in found["node"]["reason"]
+
+
+def test_keys_that_count_no_more_fail(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    revoke_node(site.registers, site.root_key, "node1", 0)
+    found = asked(site.root, capsys, "--node-dir", str(site.node_dir()))
+    assert (found["keys"]["verdict"], "revoked" in found["keys"]["reason"]) == ("FAIL", True)
 
 
 def test_directory_that_is_not_there_fails_once_and_the_rest_is_not_known(

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.admin.moving import begin, ended, resharded
 from appliance.daemon import http
 from appliance.daemon import status as observed_module
 from appliance.daemon.daemon import Node
 from appliance.daemon.http import HttpAnswer, HttpServer
 from appliance.daemon.status import Observed
 from appliance.doctor.health import TMPFS_BYTES_MIN, Room, not_well
+from appliance.formats.framing import Kind
 from appliance.formats.names import Address
 from appliance.formats.shardmap import ShardMap
 from appliance.lease import listeners
@@ -327,6 +329,29 @@ def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> No
         assert b'tenure_shard_up{shard="0"} 0.0' in shown(place, "/metrics")[1]
         assert b"tenure_node_healthy 0.0" in shown(place, "/metrics")[1]
         assert shown(place, "/v1/leases")[0] == 503
+    node.close()
+
+
+# Those of the others are what an operator looks for just then.
+def test_leases_of_the_shards_that_answer_are_shown(site: Site) -> None:
+    both = begin(site.registers, site.root_key, lambda before: resharded(before, 2, ["node1"]))
+    site.registers.publish(Kind.MAP, ended(both), site.root_key)
+    with site.open() as cluster:
+        node = Node(cluster)
+        assert len(node.start()) == 2
+        place = node.web_address
+        assert isinstance(place, type(site.root))
+        gone, stays = cluster.map.shards
+        hosted = cluster.routes.host.hosted(gone)
+        assert hosted is not None
+        hosted.server.stop()
+        wait_until(CLOCK, lambda: hosted.ended() is not None)
+        status, told = shown(place, "/v1/leases")
+        assert (status, [(each["shard"], each["answers"]) for each in json.loads(told)["shards"]]) == (
+            200,
+            [(gone, False), (stays, True)],
+        )
+        assert shown(place, f"/v1/leases?shard={gone}")[0] == 503
     node.close()
 
 

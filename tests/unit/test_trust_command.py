@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenure.__main__ import main
-from tests.support.cluster import Site
+from tests.support.cluster import Site, tree
 from timeagent.keys import (
+    CREDENTIALS,
     Purpose,
     Signer,
     fingerprint,
@@ -171,6 +172,36 @@ def test_one_key_is_revoked_by_its_fingerprint_from_an_instant(say: Say) -> None
     say.rooted("trust", "revoke", "node9", status=2)
 
 
+# A shell makes it of a variable that is not set: it would be every key, or this machine.
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trust", "revoke", "node1", "--root-key", "root.key", "--key", ""),
+        ("trust", "revoke", "node1", "--root-key", "root.key", "--from", ""),
+        ("trust", "rotate", "--root-key", ""),
+        ("policy", "set", "--lease-term-max", "10s", "--root-key", ""),
+        ("leave", ".", "--node", ""),
+    ],
+)
+def test_empty_value_is_refused_and_changes_nothing(say: Say, words: tuple[str, ...]) -> None:
+    before = tree(say.site.root)
+    say(*words, status=2)
+    assert f"{words[-2]} is given an empty value" in say.err
+    assert tree(say.site.root) == before
+
+
+def test_keys_that_are_all_elsewhere_are_not_said_to_be_rotated(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in say.site.node_dir().glob("*.key"):
+        key.rename(tmp_path / key.name)
+    monkeypatch.setenv(CREDENTIALS, str(tmp_path))
+    number = say.site.registers.newest().trust
+    say.rooted("trust", "rotate", status=2)
+    assert "[no-keys-here]" in say.err
+    assert say.site.registers.newest().trust == number
+
+
 def test_key_of_another_cluster_changes_nothing(say: Say, tmp_path: Path) -> None:
     save_private_key(tmp_path / "other.key", Signer(b"8" * 32))
     say("trust", "revoke", "node1", "--root-key", str(tmp_path / "other.key"), status=77)
@@ -202,8 +233,8 @@ def test_archive_stays_verifiable_after_two_rotations_and_a_revocation(say: Say,
     # The old copy with the trust records of today, the whole tree of today, and the old copy as it was.
     shutil.copytree(root / "trust", tmp_path / "renewed" / "trust")
     shutil.copytree(old, tmp_path / "renewed", dirs_exist_ok=True)
-    for tree in (old, tmp_path / "renewed", root):
-        assert main(["audit", str(tree), "--root-key", str(public), "--json"]) == 0
+    for judged in (old, tmp_path / "renewed", root):
+        assert main(["audit", str(judged), "--root-key", str(public), "--json"]) == 0
     assert len(say.listed()) == 12
     assert all(key["revoked_from_ns"] for key in say.listed())
 

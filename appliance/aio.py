@@ -124,7 +124,15 @@ class AsyncLeases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room f
         return await asyncio.shield(self._lost)
 
     async def recalled(self) -> Lease:
-        """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``."""
+        """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``.
+
+        Raises BadRequest for leases that are flushed.
+        """
+        if any(lease.recall is Recall.FLUSH for lease in self):
+            what = (
+                "a lease that is flushed is given back once its listeners return: a task that awaits this is too late"
+            )
+            raise BadRequest("bad-recall", what, hint="lease.on_recall(function) flushes it; or recall='finish'")
         self._recalled = _first(self._recalled, *(lease.on_recall for lease in self))
         return await asyncio.shield(self._recalled)
 

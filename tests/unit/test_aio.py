@@ -337,6 +337,18 @@ def test_recall_wakes_who_waits_for_it(site: Site) -> None:
     run(site, scene)
 
 
+# It is given back once its listeners return, and the one that wakes the task returns at once.
+def test_lease_that_is_flushed_is_not_waited_for(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        async with await cluster.session("first").acquire("d", recall="flush") as leases:
+            with pytest.raises(BadRequest) as refused:
+                await leases.recalled()
+            assert refused.value.code == "bad-recall"
+            assert not leases[0].recall_listeners
+
+    run(site, scene)
+
+
 def test_what_the_core_refuses_is_raised_as_it_is(site: Site) -> None:
     async def scene(cluster: AsyncCluster) -> None:
         await cluster.session("first").acquire("d")

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Lock, Thread
+from threading import enumerate as enumerate_threads
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from timeagent.clock import MachineClock
-from timeagent.errors import TenureError
+from timeagent.errors import TenureError, TryAgain
 from timeagent.units import MS, SECOND, Instant, Span
 
 from .model.state import ClusterState, Freshness, Reach
@@ -108,6 +109,10 @@ REST_NS_MAX: Final[Span] = 10 * SECOND
 """But not less often than so: what hung for minutes, or had no answer, is looked at again soon after."""
 
 
+WORKERS_MAX: Final = 64
+"""So many things are done at a time at most: more of them wait for a mount that hangs."""
+
+
 class Feed:
     """The threads behind a screen. Nothing here blocks."""
 
@@ -145,6 +150,10 @@ class Feed:
         Returns what it will come to, or why nothing; ``failed`` gets whatever else it raises, there.
         """
         found: Future[T | TenureError] = Future()
+        if sum(thread.name == "top work" for thread in enumerate_threads()) >= WORKERS_MAX:
+            what = f"{WORKERS_MAX} questions before this one hang"
+            found.set_result(TryAgain("all-hang", what, hint="see whether the file server answers"))
+            return found
 
         def run() -> None:
             try:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from appliance.cluster import Cluster
 from appliance.demo.machines import set_up_place
+from appliance.doctor.health import CheckVerdict
 from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import Kind, pack, pieces
 from appliance.formats.shardmap import ShardMap
@@ -20,6 +21,7 @@ from tests.tui.test_top_command import PATIENCE_NS, SHARD_0, look, until_written
 from timeagent.canonical import encode
 from timeagent.clock import SystemClock
 from tui.feed import ask_once
+from tui.model.overview import health
 from tui.model.state import BagSubject, DomainSubject
 from tui.sources import mount
 from tui.sources.live import LiveSource
@@ -34,7 +36,7 @@ NO_TIME = bytes(128)
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of a root with two leases out, each in a ledger block of its own."""
     directory = tmp_path_factory.mktemp("damaged")
-    place = set_up_place(directory / "demo", 2, SystemClock().realtime_ns(), random.Random(7))
+    place = set_up_place(directory / "demo", 2, SystemClock().realtime_ns(), random.Random(str(directory)))
     with Cluster.open(place.mount, node_dir=place.machines[0].directory, allow_root=True) as cluster:
         assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with cluster.session("counting") as session, session.acquire(SHARD_0) as leases:
@@ -138,3 +140,14 @@ def test_ceiling_record_whose_time_is_none_leaves_the_rest_to_be_seen(root: Path
     seen = look(root)
     assert seen.shards[0].ceiling_ns == record.ceiling_ns
     assert [row.domain for row in seen.leases] == sorted([SHARD_0, LATER])
+
+
+def test_record_of_a_shard_that_is_none_hides_nothing_of_the_others(root: Path) -> None:
+    chain = root / "shards/00000001/0001"
+    chain.mkdir(parents=True, exist_ok=True)
+    (chain / "00000001").write_bytes(bytes(200))
+    seen = look(root)
+    assert [row.domain for row in seen.leases] == sorted([SHARD_0, LATER])
+    assert [log.name for log in seen.logs] == ["bank"]
+    (wrong,) = (each for each in health(seen) if each.name == "record of shard 1")
+    assert (wrong.verdict, wrong.reason[:16]) == (CheckVerdict.FAIL, "ceiling record 1")

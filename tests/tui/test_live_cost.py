@@ -13,16 +13,19 @@ import pytest
 import tui.feed
 import tui.sources.live
 import tui.sources.mount
+from appliance.admin.moving import begin, resharded
 from appliance.cluster import Cluster
-from appliance.demo.machines import DemoPlace, set_up_place
+from appliance.demo.machines import MACHINES_NAME, DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
+from appliance.node.settings import ROOT_KEY
 from tests.support.cluster import as_daemon
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant, plant_in_text
 from tests.support.screens import RecordedSource, state
 from timeagent.clock import SystemClock
+from timeagent.keys import load_private_key
 from timeagent.units import HOUR, MINUTE, MS, SECOND
-from tui.feed import AskedQuestion, Feed, ask_once
+from tui.feed import WORKERS_MAX, AskedQuestion, Feed, ask_once
 from tui.model.state import ClusterState, Reach
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
@@ -139,6 +142,27 @@ def test_shards_of_a_new_map_are_asked_and_those_of_the_old_no_more() -> None:
         feed.stop()
 
 
+# The map of the cluster that it asks through is an earlier one: nobody else in this process looks for the next.
+def test_shards_that_came_by_a_move_are_asked_by_who_looks_on(place: DemoPlace) -> None:
+    key = load_private_key(place.mount.parent / MACHINES_NAME / ROOT_KEY)
+    (directory, *_) = (machine.directory for machine in place.machines)
+    with (
+        closing(LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())) as source,
+        Cluster.open(place.mount, node_dir=directory, allow_root=True) as cluster,
+    ):
+        ask_once(source, MINUTE)
+        both = begin(cluster.registers, key, lambda before: resharded(before, 3, ["node1"]))
+        as_daemon(cluster).maps.refresh()
+        for number in both.shards:
+            cluster.routes.host.try_host(number, both)
+        for _ in range(2):  # those of the new map are asked once it is known
+            asked_again(source)
+        shown = {each.shard: each.freshness for each in asked_again(source).shards}
+        come = [number for number in both.shards if number not in both.leaving]
+        assert len(come) == 3
+        assert "has no shard" not in " ".join(shown[number].problem for number in come)
+
+
 def until(so: Callable[[], bool]) -> None:
     for _ in range(LOOKS_MAX * 20):
         if so():
@@ -188,3 +212,16 @@ def test_question_that_takes_long_is_asked_less_often_but_never_forgotten(took_n
     question = AskedQuestion("slow", MS, machine, lambda: machine.pass_time(took_ns))
     feed._asking(question, cast("Event", wake))()
     assert wake.rested_s == rest_ns / SECOND
+
+
+# Each key asks for the details of another row.
+def test_what_hangs_is_asked_a_bounded_number_of_times() -> None:
+    feed, let_go = Feed(RecordedSource(state()), HandMachine()), Event()
+    try:
+        asked = [feed.do(let_go.wait, lambda _problem: None) for _ in range(WORKERS_MAX + 5)]
+        refused = [each.result(0) for each in asked if each.done()]
+        assert [getattr(each, "code", None) for each in refused] == ["all-hang"] * 5
+    finally:
+        let_go.set()
+    assert all(each.result(60) for each in asked)
+    until(lambda: feed.do(lambda: True, lambda _problem: None).result(60) is True)

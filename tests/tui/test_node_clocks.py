@@ -250,6 +250,17 @@ def test_filter_narrows_what_is_shown_and_not_what_is_compared() -> None:
     assert len(rows.agreed.compared) == 3
 
 
+def test_filter_takes_clocks_out_as_it_takes_rows_of_other_screens() -> None:
+    rows = ClockRows(state(clocks=(*TRIO[:2], HOUR_FAST)), "!node3")
+    assert [rows.name(index) for index in range(rows.shown)] == ["node1", "node2"]
+
+
+def test_node_whose_shards_have_moved_away_is_not_said_to_be_silent() -> None:
+    clocks = NodeClocks(HandMachine())
+    clocks.question("node1", cast("Cluster", OneShard()), lambda: None).put()
+    assert (told(clocks).reach, told(clocks).problem) == (Reach.NOT_ASKED, "runs no shard that could be asked")
+
+
 def test_of_a_copy_widths_are_drawn_and_nothing_is_compared() -> None:
     narrow, wide = signed_clock("node1", MS), signed_clock("node2", 4 * MS)
     rows = ClockRows(state(clocks=(narrow, wide), view=ViewKind.OFFLINE))

@@ -12,7 +12,7 @@ from timeagent.units import MS, SECOND, US, Span, TimeInterval, span_text
 
 from .state import Cell, ClusterState, NodeClock, Reach, TimeSources, Tone, ViewKind
 from .tables import Column, Field
-from .words import short_span
+from .words import matching, short_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class ClockRows:
         """Whether they are of a live cluster, all at one instant; else of what was signed at any."""
         self.agreed = agreement(state.clocks if self.asked else ())
         self._radius_ns_max = state.radius_ns_max
-        wanted = words.casefold().split()
-        self._clocks = [each for each in state.clocks if all(word in f"{each.node} {each.status}" for word in wanted)]
+        found = matching([f"{each.node} {each.status}".casefold() for each in state.clocks], words)
+        self._clocks = [state.clocks[index] for index in found]
         self.shown = len(self._clocks)
         known = [each for clock in state.clocks if (each := self._lies(clock)) is not None]
         middle = (self.agreed.common or known[0]).midpoint if known else 0

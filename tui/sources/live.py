@@ -45,6 +45,7 @@ MOUNT_PERIOD_NS: Final = 500 * MS
 TIME_PERIOD_NS: Final = SECOND
 OWN_PERIOD_NS: Final = SECOND
 CLOCK_PERIOD_NS: Final = SECOND
+NO_SHARD: Final = "no-shard"
 UNKNOWN_REQUEST: Final = "call-damaged"
 """The code by which a shard refuses a call that its release does not know."""
 
@@ -103,6 +104,8 @@ class LiveSource:
         answer = self._open.read()
         cluster = self._open.cluster
         if cluster is not None:
+            if answer.shard_map.number > cluster.map.number:
+                cluster.maps.refresh()  # shards are asked by that map, and nobody else here looks for a newer one
             if self._own is None:
                 trust = cluster.watch_trust()
                 others = Releases(
@@ -473,7 +476,7 @@ class NodeClocks:
         def ask() -> NodeClock:
             shard = at()
             if shard is None:
-                raise TryAgain("no-shard", f"{node} runs no shard now that could be asked")
+                raise TryAgain(NO_SHARD, f"{node} runs no shard now that could be asked")
             if (node, shard[1]) in self._mute:
                 raise ShardUnavailable(UNKNOWN_REQUEST, "its release does not tell what time it is there")
             try:
@@ -501,7 +504,7 @@ class NodeClocks:
         for node in nodes:
             question = self._questions.get(node)
             last = signed_clock(node, signed.get(node), now)
-            if question is None:
+            if question is None or (question.error is not None and question.error.code == NO_SHARD):
                 yield replace(last, problem="runs no shard that could be asked")
                 continue
             freshness, said = question.freshness(), question.answer

@@ -24,13 +24,13 @@ from appliance.bag.roots import cluster_storage_at
 from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.file_system import room_of
-from appliance.doctor.health import HealthCheck, judge_keys, judge_space, judge_tmpfs
+from appliance.doctor.health import CheckVerdict, HealthCheck, judge_keys, judge_space, judge_tmpfs
 from appliance.formats.chains import CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind, Piece, pack, piece_at, pieces
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name
 from appliance.formats.policy import Policy
-from appliance.formats.shardmap import ShardMap, chain_of, shard_number
+from appliance.formats.shardmap import ShardMap, chain_of, shard_number, shard_text
 from appliance.formats.witness import Ended, Stopped, Witness, open_block
 from appliance.node.own_keys import NOTICE_NS
 from appliance.node.records import Registers, StoredChain
@@ -307,8 +307,10 @@ class OpenMount:
         node_dir = where.node_dir or (min(beside).parent if beside else None)
         try:
             cluster = Cluster.open(self.root, node_dir=node_dir, allow_root=where.allow_root, storage=storage)
-            _ = cluster.routes  # this machine's tmpfs directory: local, and not to be raced for by several threads
-            cluster.watch_trust()
+            with contextlib.ExitStack() as unfit:
+                unfit.callback(cluster.close)  # it is opened anew with every look
+                _ = cluster.routes  # this machine's tmpfs directory: local, and not to be raced for by several threads
+                unfit.pop_all()
         except (BadConfiguration, NotTrusted) as problem:
             if where.node_dir is not None or where.needs_node:
                 raise
@@ -318,7 +320,15 @@ class OpenMount:
     def read(self) -> MountAnswer:
         """Read what has changed. Raises TenureError where the records cannot be read. Touches the mount."""
         shard_map = self.registers.newest_map()
-        chains = {shard: end for shard in shard_map.shards if (end := self._chain(shard))}
+        chains: dict[int, ChainEnd] = {}
+        unread: list[HealthCheck] = []
+        for shard in shard_map.shards:  # what cannot be read of one hides nothing of the others
+            try:
+                if (end := self._chain(shard)) is not None:
+                    chains[shard] = end
+            except (Damaged, Environment) as problem:
+                name = f"record of shard {shard_text(shard)}"
+                unread.append(HealthCheck(name, CheckVerdict.FAIL, problem.message, problem.hint))
         return MountAnswer(
             self.root,
             self.registers.cluster_id,
@@ -330,7 +340,7 @@ class OpenMount:
             chains,
             self._book.told(),
             tuple(self._log(name) for name in list_logs(self._context)),
-            tuple(self._checks()),
+            (*unread, *self._checks()),
         )
 
     def _checks(self) -> Iterator[HealthCheck]:

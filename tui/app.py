@@ -25,9 +25,9 @@ from textual.widget import Widget
 
 from timeagent.console import printable
 from timeagent.errors import BadRequest, TenureError
-from timeagent.units import Instant
+from timeagent.units import SECOND, Instant
 
-from .feed import ArchiveLoader, Feed
+from .feed import SILENT_NS, ArchiveLoader, Feed
 from .model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject, ViewKind, identifier_of, title_of
 from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, Listing, ListOptions, sheet_text, write_export
 from .model.words import BAG_LEGEND, CONDITION_CELLS
@@ -357,6 +357,8 @@ class TopApp(App[None]):
         self.feed = feed
         self._revoke = revoke
         self.state: ClusterState | None = None
+        self._newest: ClusterState | None = None
+        """What came last: shown already, or held back by a pause."""
         self.instant: Instant | None = None
         """What is looked at; None: now, or the end of a record."""
         self.archives = ArchiveLoader(feed, self.work, self.complain)
@@ -393,13 +395,14 @@ class TopApp(App[None]):
     # -- states ----------------------------------------------------------------------------------------------------
 
     def on_state_arrived(self, message: StateArrived) -> None:
+        self._newest = message.state
         if self.paused and not self._one_more:
             return
         self._one_more = False
-        self.state = message.state
         self._show()
 
     def _show(self) -> None:
+        self.state = self._newest
         for screen in self._seen():
             self.show_now(screen)
 
@@ -535,9 +538,11 @@ class TopApp(App[None]):
             self.feed.ask_now()
 
     def action_refresh_now(self) -> None:
-        """Ask everything again at once; paused, take one more picture."""
+        """Ask everything again at once; paused, take one more picture, and one when the answers should be there."""
         self._one_more = True
         self.feed.ask_now()
+        if self.paused:
+            self.set_timer(SILENT_NS / SECOND, self._show)
         if isinstance(self.screen, DetailScreen):
             self.screen.ask()
 

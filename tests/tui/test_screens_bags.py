@@ -159,6 +159,45 @@ def test_newest_bag_is_followed_until_the_cursor_is_moved(keys: str, followed: b
     drive(course, state())
 
 
+def test_log_that_is_looked_at_stays_when_one_comes_before_it() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "3", "left")
+        bag = screen(pilot).query_one(BagGrid).bag
+        feed.source = RecordedSource(state(logs=(log("audit"), log("bank"))))
+        feed.hand_over()
+        assert "log bank (2 of 2)" in await press(pilot)
+        assert screen(pilot).query_one(BagGrid).bag == bag
+
+    drive(course, state(logs=(log("bank"),)))
+
+
+# The oldest are shown no more as new ones come.
+def test_cursor_goes_to_the_nearest_where_its_bag_is_shown_no_more() -> None:
+    bags = log("bank").bags
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "3", "G")
+        feed.source = RecordedSource(state(logs=(replace(log("bank"), bags=bags[2:]),)))
+        feed.hand_over()
+        await pilot.pause()
+        assert screen(pilot).query_one(BagGrid).bag == bags[2]
+
+    drive(course, state(logs=(log("bank"),)))
+
+
+def test_bags_are_written_to_a_file_with_their_states() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "3")
+        sheet = screen(pilot).exported()
+        assert sheet is not None
+        bags = damaged_state().logs[0].bags
+        assert [row["path"] for row in sheet.rows] == [bag.path for bag in bags]
+        assert [row["damage"] for row in sheet.rows if row["damage"]] == ["1 of 2 listed files missing or altered"]
+        assert {row["state"] for row in sheet.rows} >= {"open", "closed"}
+
+    drive(course, damaged_state())
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 

@@ -17,10 +17,10 @@ from tests.support.screens import (
 )
 from tests.tui.piloting import drive, press, screen, seen
 from timeagent.errors import Environment
-from timeagent.units import SECOND
+from timeagent.units import HOUR, SECOND
 from tui.app import TopApp
 from tui.feed import Feed
-from tui.model.state import ClockSubject, ClusterState, DetailLine, DomainSubject, NodeSubject, Subject
+from tui.model.state import Cell, ClockSubject, ClusterState, DetailLine, DomainSubject, NodeSubject, Subject
 from tui.screens.cluster import LeasesScreen, OverviewScreen
 from tui.widgets.row_table import DetailTable
 
@@ -130,5 +130,37 @@ def test_subjects_of_the_screens_lead_where_they_say() -> None:
         assert screen(pilot).subject() == DomainSubject("account/01")
         await press(pilot, "4")
         assert screen(pilot).subject() == ClockSubject("node1")
+
+    drive(course)
+
+
+def test_cursor_stays_on_its_line_when_others_come_before_it() -> None:
+    class Growing(RecordedSource):
+        names = ("file2", "file4", "file6")
+
+        def details(self, subject: Subject, instant: int | None = None) -> Sequence[DetailLine]:
+            del subject, instant
+            return [DetailLine((Cell(name),)) for name in self.names]
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await press(pilot, "enter", "down")
+        table = screen(pilot).query_one(DetailTable)
+        assert table.text == "file4"
+        feed.source.names = ("file1", "file2", "file4", "file6")  # type: ignore[attr-defined]
+        await press(pilot, "r")
+        assert table.text == "file4"
+
+    drive(course, source=Growing(busy_state()))
+
+
+def test_answer_that_does_not_come_is_said_also_where_the_clock_is_set_back() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        pilot.app.look_up = lambda *_: None  # type: ignore[attr-defined]
+        await press(pilot, "enter")
+        for span in (-HOUR, -HOUR + 30 * SECOND):
+            feed.source = RecordedSource(later(busy_state(), span))
+            feed.hand_over()
+            await pilot.pause()
+        assert "no answer for 30" in seen(pilot)
 
     drive(course)

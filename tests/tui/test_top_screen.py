@@ -10,6 +10,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from appliance.formats.lease import Mode
 from tests.support.machine import HandMachine
 from tests.support.screens import (
     NOW_NS,
@@ -31,7 +32,7 @@ from tui.app import StateArrived, TopApp
 from tui.cli import status_line
 from tui.feed import AskedQuestion, Feed
 from tui.model.overview import text_snapshot
-from tui.model.state import ClusterState, DomainSubject, LeaseRows
+from tui.model.state import ClusterState, LeaseRows
 from tui.screens.cluster import LeaseTable, NodeTable
 from tui.widgets.bag_grid import BagStrip
 from tui.widgets.dialogs import HelpScreen
@@ -80,6 +81,11 @@ def seen(pilot: Pilot[None]) -> list[str]:
     lines = pilot.app.screen._compositor.render_strips()
     assert len(lines) == height
     return ["".join(segment.text for segment in strip)[:width] for strip in lines]
+
+
+def under_cursor(leases: LeaseTable) -> str:
+    assert leases.row is not None
+    return f"{leases.row.domain} on {leases.row.node}"
 
 
 def test_screen_shows_who_holds_what() -> None:
@@ -225,6 +231,52 @@ def test_pause_holds_the_picture_until_it_is_released() -> None:
         assert "LIVE" in line(pilot, "title")
 
     drive(course)
+
+
+# A copy is told of once: what came while one paused is all that there is.
+def test_what_came_in_a_pause_is_shown_after_it() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        feed.ask_now = lambda: None  # type: ignore[method-assign]
+        await pilot.press("space")
+        await advance(pilot, feed, later(state(), 2 * SECOND))
+        assert "7.0 s" in table(pilot, LeaseTable)[2]
+        await pilot.press("space")
+        await pilot.pause()
+        assert "5.0 s" in table(pilot, LeaseTable)[2]
+
+    drive(course)
+
+
+def test_picture_that_is_asked_for_in_a_pause_is_of_the_answers_to_it() -> None:
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await pilot.press("space", "r")
+        await advance(pilot, feed, later(state(), 2 * SECOND))
+        assert "7.0 s" in table(pilot, LeaseTable)[2], "what was known as it was asked"
+        for _ in range(300):
+            await pilot.pause(0.01)
+            if "5.0 s" in table(pilot, LeaseTable)[2]:
+                break
+        assert "5.0 s" in table(pilot, LeaseTable)[2]
+        assert "PAUSED" in line(pilot, "title")
+
+    drive(course)
+
+
+def test_cursor_stays_on_its_lease_where_others_hold_the_domain_too() -> None:
+    readers = [lease("shared", mode=Mode.S, node=f"node{n}", fence=n, correlation_id=f"{n}" * 32) for n in (2, 1)]
+
+    async def course(pilot: Pilot[None], feed: HandFeed) -> None:
+        await pilot.press("down")
+        leases = pilot.app.screen.query_one(LeaseTable)
+        assert under_cursor(leases) == "shared on node1"
+        third = lease("shared", mode=Mode.S, node="node3", fence=3, correlation_id="3" * 32)
+        await advance(pilot, feed, state(leases=LeaseRows((third, *readers))))
+        assert under_cursor(leases) == "shared on node1"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "overview > domain shared" in seen(pilot)[2]
+
+    drive(course, state(leases=LeaseRows(readers)))
 
 
 def test_refresh_asks_at_once() -> None:
@@ -491,9 +543,9 @@ def test_click_puts_the_cursor_on_the_row_that_was_clicked_and_two_open_it() -> 
             for name in ("a/000", "a/003") if key == "home" else ("a/098", "a/099"):
                 place = next(y for y, each in enumerate(seen(pilot)) if f"● {name}" in each)
                 await pilot.click(offset=(10, place))
-                assert leases.key == DomainSubject(name)
+                assert under_cursor(leases) == f"{name} on node1"
         await pilot.click(offset=(10, leases.region.y + 1))
-        assert leases.key == DomainSubject("a/099"), "the heading is no row"
+        assert under_cursor(leases) == "a/099 on node1", "the heading is no row"
         await pilot.click(offset=(10, place), times=2)
         await pilot.pause()
         assert "overview > domain a/099" in seen(pilot)[2]

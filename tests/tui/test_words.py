@@ -19,9 +19,9 @@ from tests.support.screens import (
     state,
     with_shards,
 )
-from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, TimeInterval
-from tui.model.overview import health, leases_count, nothing_words, numbers_words
-from tui.model.state import Cell, ClusterState, Freshness, LeaseOrigin, NodeView, Reach
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, TimeInterval, rfc3339
+from tui.model.overview import health, leases_count, nothing_words, numbers_words, time_line
+from tui.model.state import Cell, ClusterState, Freshness, LeaseOrigin, NodeView, Reach, ViewKind
 from tui.model.tables import (
     LEASE_COLUMNS,
     LOG_COLUMNS,
@@ -384,3 +384,9 @@ def test_number_that_is_too_long_is_told_in_thousands_and_never_cut(number: int,
         assert isinstance(field, Cell)
         assert len(field.text) <= width
         assert int(field.text.rstrip("kMGTPE")) in {number // 1000**power for power in range(7)}
+
+
+def test_copy_of_days_is_not_said_to_be_of_an_hour() -> None:
+    record = state(view=ViewKind.RECORD, first_ns=NOW_NS - 3 * DAY - HOUR, last_ns=NOW_NS)
+    (line,) = time_line(record)
+    assert rfc3339(NOW_NS - 3 * DAY)[:10] in line.text

@@ -148,7 +148,7 @@ def time_words(state: ClusterState) -> str:
 def time_line(state: ClusterState) -> tuple[Cell, ...]:
     """Return what is known of the time; of a record, which instant is seen, and of which it tells."""
     if state.view is ViewKind.RECORD and state.first_ns is not None and state.last_ns is not None:
-        first, last = clock_text(state.first_ns, 3), clock_text(state.last_ns, 3)
+        first, last = (words.moment(each, state.clock.now.midpoint) for each in (state.first_ns, state.last_ns))
         return (Cell(f"as of {clock_text(state.clock.now.midpoint, 3)} UTC; the copy tells of {first} to {last}"),)
     return clock_words(state.clock)
 

@@ -28,7 +28,7 @@ from timeagent.console import printable
 from timeagent.errors import Environment
 from timeagent.units import Instant, TimeInterval, rfc3339
 
-from .state import Cell, DomainSubject, LeaseRow, LeaseSubject, Subject, Tone
+from .state import Cell, LeaseRow, LeaseSubject, Subject, Tone
 from .words import condition, lease_row, many_lease_row, matching
 
 ELLIPSIS: Final = "…"
@@ -388,7 +388,7 @@ def _known(value: int | None) -> int:
 LEASES: Final = Listing[LeaseRow, TimeInterval](
     LEASE_COLUMNS,
     lease_row,
-    lambda row: DomainSubject(row.domain),
+    lambda row: LeaseSubject(row.domain, row.correlation_id),
     {
         "domain": None,
         "expiry": lambda row, _: row.expiry_ns,
@@ -412,7 +412,6 @@ MANY_LEASES: Final = replace(
     LEASES,
     columns=MANY_LEASE_COLUMNS,
     cells=many_lease_row,
-    subject=lambda row: LeaseSubject(row.domain, row.correlation_id),
 )
 LEASE_OPTIONS: Final = ListOptions("domain")
 

@@ -17,7 +17,17 @@ from ..model import clocks, tables
 from ..model import state as model
 from ..model.clocks import AXIS_COLUMN, CLOCK_LEGEND, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockHistory, ClockRows
 from ..model.overview import health_lines, leases_count, leases_title, not_known, nothing_words, time_line
-from ..model.state import BagCell, Cell, ClockSubject, ClusterState, LeaseRow, Subject, Tone
+from ..model.state import (
+    BagCell,
+    Cell,
+    ClockSubject,
+    ClusterState,
+    DomainSubject,
+    LeaseRow,
+    LeaseSubject,
+    Subject,
+    Tone,
+)
 from ..model.tables import LEASE_OPTIONS, LEASES, MANY_LEASES, NODE_COLUMNS, Field, cells_of
 from ..model.words import clock_text, lease_words, log_words, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
@@ -165,6 +175,11 @@ class OverviewScreen(LeaseScreen):
             WordsLine(id="clock", title="Time"),
         )
 
+    def subject(self) -> Subject | None:
+        """Return of a lease its domain. The cursor stays on the lease: others may hold its domain too."""
+        found = super().subject()
+        return DomainSubject(found.domain) if isinstance(found, LeaseSubject) else found
+
     def draw(self, state: ClusterState) -> None:
         self.query_one("#health", WordsLine).say_lines(health_lines(state))
         self.query_one(NodeTable).show(state)
@@ -218,6 +233,7 @@ class BagsScreen(TopScreen):
 
     def draw(self, state: ClusterState) -> None:
         log = next((each for each in state.logs if each.name == self._log), next(iter(state.logs), None))
+        self._log = self._log or ("" if log is None else log.name)  # another one that comes before it changes nothing
         grid = self.query_one(BagGrid)
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         grid.show_log(log, nothing)

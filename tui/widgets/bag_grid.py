@@ -11,13 +11,14 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 
-from timeagent.units import Instant
+from timeagent.console import printable
+from timeagent.units import Instant, rfc3339
 
 from ..model.overview import log_row, not_known
 from ..model.state import BagCell, BagSubject, Cell, ClusterState, LogView, Tone
 from ..model.tables import LOG_COLUMNS
 from ..model.words import BAG_CELLS, BAG_LEGEND, DAMAGED, UNFINISHED, clock_text
-from .row_table import RowTable
+from .row_table import ROWS_WRITTEN_MAX, RowTable
 
 
 class BagStrip(RowTable):
@@ -116,15 +117,19 @@ class BagGrid(RowTable, inherit_bindings=False):
         before = self.bag
         if log is None or not log.bags:
             self._grid = None
-            self.show_rows(0, lambda _index: (), nothing if log is None else f"nobody has written to {log.name} yet")
+            self.show_rows(
+                0, lambda _index: (), nothing if log is None else f"no bag of {log.name} is among its newest"
+            )
         else:
             if self._grid is not None and self._grid.log.name != log.name:
                 self._follows = True
                 self.scroll_to(y=0, animate=False, immediate=True, force=True)
             self._grid = BagLayout(log, self.zoom)
-            if self._follows or self._grid.chosen(self._start) is None:
+            if self._follows:
                 written = [bag for bag in log.bags[-CELLS:] if bag.state is not None]
                 self._start = (written[-1] if written else log.bags[-1]).start_ns
+            else:  # a bag that is shown no more: the nearest
+                self._start = max(log.bags[0].start_ns, min(self._start, log.bags[-1].start_ns))
             self.show_rows(self._grid.rows, lambda _index: (), "")
         if self.bag != before:
             self.post_message(self.BagChanged())
@@ -193,6 +198,18 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(self._start)
             self._follows = follows  # the cursor stays on its bag
             self.post_message(self.Zoomed())
+
+    def rows_shown(self) -> list[dict[str, str]]:
+        return [
+            {
+                "start": rfc3339(bag.start_ns),
+                "state": bag.state or "nobody wrote",
+                "files": str(bag.files),
+                "path": printable(bag.path),
+                "damage": printable(bag.damage),
+            }
+            for bag in self._bags[-ROWS_WRITTEN_MAX:]
+        ]
 
     def row_in(self, index: int, width: int, room: int) -> Strip:
         del room

@@ -474,7 +474,7 @@ class DetailTable(PickTable):
         """Ask what is known of a subject. What is shown of the same subject stays until the answer has come."""
         if subject != self.about:
             self._answer = None
-            self.cursor = 0
+            self.cursor, self._key = 0, None
         self.about, self._asked_ns = subject, None
         self._asked += 1
         number = self._asked
@@ -492,7 +492,7 @@ class DetailTable(PickTable):
         if self._answer is not None or self.about is None:
             return
         now = state.clock.now.midpoint
-        if self._asked_ns is None:
+        if self._asked_ns is None or now < self._asked_ns:  # the clock was set back
             self._asked_ns = now
         waited = now - self._asked_ns
         self.show_lines((), "asking …" if waited < SECOND else f"no answer for {short_span(waited)}")
@@ -518,7 +518,7 @@ class DetailTable(PickTable):
 
     def show_lines(self, lines: Sequence[DetailLine], nothing: str) -> None:
         self._lines = lines
-        self.show_picks(len(lines), lambda index: (lines[index].cells,), nothing, lambda index: index)
+        self.show_picks(len(lines), lambda index: (lines[index].cells,), nothing, lambda index: lines[index])
 
     @property
     def subject(self) -> Subject | None:

@@ -23,6 +23,7 @@ from tests.support.machine import HandMachine
 from tests.support.mutants import plant, plant_in_text
 from tests.support.screens import RecordedSource, state
 from timeagent.clock import SystemClock
+from timeagent.errors import Environment
 from timeagent.keys import load_private_key
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 from tui.feed import WORKERS_MAX, AskedQuestion, Feed, ask_once
@@ -225,3 +226,17 @@ def test_what_hangs_is_asked_a_bounded_number_of_times() -> None:
         let_go.set()
     assert all(each.result(60) for each in asked)
     until(lambda: feed.do(lambda: True, lambda _problem: None).result(60) is True)
+
+
+# It is opened anew with every look at the mount.
+def test_cluster_that_cannot_be_used_here_is_closed(place: DemoPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Cluster) -> None:
+        raise Environment("runtime-not-ours", "others may write there", hint="name another directory")
+
+    monkeypatch.setattr(Cluster, "routes", property(refuse))
+    with closing(LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())) as source:
+        for _ in range(2):
+            source.mount.put()
+        assert source.mount.error is not None
+        assert source.mount.error.code == "runtime-not-ours"
+    until(lambda: all(not thread.name.startswith("tenure-trust") for thread in threading.enumerate()))

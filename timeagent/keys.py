@@ -114,9 +114,6 @@ class Signer:
             key = load_pem_private_key(data, password=None)
             if isinstance(key, Ed25519PrivateKey):
                 return cls(key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
-        if not data:
-            hint = "if what made it was cut off: delete it, and call that again; else restore it from a backup"
-            raise BadConfiguration("bad-key-file", f"{where} is empty", hint=hint)
         raise BadConfiguration(
             "bad-key-file",
             f"{where} is no Ed25519 private key in PEM (PKCS#8, without a password)",
@@ -211,17 +208,22 @@ def save_private_text(path: Path, data: bytes) -> None:
         raise Environment("key-unwritable", what, hint="check its directory, and that there is room") from None
 
 
-def write_new_file(path: Path, data: bytes) -> None:
-    """Write a new file, mode 0600, to the disk as a whole, or leave none. Raises OSError. Blocks; a local disk."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def write_new_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a new file as a whole, or none, whatever cuts it off. Never over an existing one. Blocks; a local disk.
+
+    Raises OSError.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+            os.fchmod(descriptor, mode)  # whatever the umask
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-    except BaseException:  # a part of it would be in the way of who tries again
-        path.unlink()
-        raise
+            os.fsync(descriptor)
+        os.link(part, path)  # a part of it would be in the way of who tries again
+    finally:
+        part.unlink()
 
 
 def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:

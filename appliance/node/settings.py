@@ -274,14 +274,10 @@ def save_settings(settings: Settings) -> None:
         else:
             lines.append(f"{name} = {_quoted(value)}")
     path = settings.directory / FILE
-    fresh = path.with_name(f"{FILE}.{os.getpid()}")
     try:
-        write_new_file(fresh, "\n".join([*lines, *tables, ""]).encode())
-        fresh.chmod(0o644)  # it says which cluster this is
-        fresh.replace(path)  # whole or not at all, also where the power fails: a part would be in everybody's way
+        path.unlink(missing_ok=True)
+        write_new_file(path, "\n".join([*lines, *tables, ""]).encode(), 0o644)  # it says which cluster this is
     except OSError as problem:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise unwritable(path, problem) from None
 
 

@@ -85,16 +85,12 @@ def test_private_key_without_a_directory_is_refused_by_name(tmp_path: Path) -> N
     assert refused.value.code == "key-unwritable"
 
 
-def test_way_out_of_a_key_file_is_that_of_what_is_wrong_with_it(
+def test_key_of_another_user_is_told_by_whom_it_has_to_be_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    (tmp_path / "time.key").touch(mode=0o600)
-    with pytest.raises(BadConfiguration, match="is empty") as refused:
-        load_private_key(tmp_path / "time.key")
-    assert "delete it, and call that again" in refused.value.hint
     monkeypatch.setattr(type(tmp_path), "open", refuse)
     with pytest.raises(BadConfiguration, match=rf"user {os.geteuid()} cannot read .*time\.key: Permission") as refused:
         load_private_key(tmp_path / "time.key")
@@ -144,7 +140,7 @@ OF/2NxApJCzGCEDdfSp6VQO30hyhRANCAAQRWz+jn65BtOMvdyHKcvjBeBSDZH2r
 """
 
 
-@pytest.mark.parametrize("data", [b"nonsense", SIGNER.to_pem()[:-40], EC_KEY])
+@pytest.mark.parametrize("data", [b"", b"nonsense", SIGNER.to_pem()[:-40], EC_KEY])
 def test_file_that_holds_no_ed25519_key_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "time.key"
     path.touch(mode=0o600)

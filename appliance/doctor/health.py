@@ -98,7 +98,7 @@ BYTES_FAIL: Final = 16 * 2**20
 BYTES_UNSURE: Final = 2**30
 NAMES_FAIL: Final = 1_000
 NAMES_UNSURE: Final = 100_000
-"""A log in use has about 1,300 names a rack until it is packed, and keeps 432 a day after that."""
+"""A log in use has 1,800 names a rack, and one for each file, until it is packed, and keeps 432 a day after that."""
 ASSUMED_WORDS: Final = "assumed: the policy states it, nothing measures it"
 """Of a radius that ``init --assume-radius`` put into the policy: right where all processes share one clock."""
 _TIME_OF_DAY: Final = slice(len("2026-11-20T"), len("2026-11-20T22:10:07"))

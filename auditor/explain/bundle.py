@@ -94,9 +94,13 @@ def manifest_of(tree: Tree) -> dict[str, Any] | None:
 
 def shows(result: Audit, identifier: str) -> bool:
     """Whether the audit of a bundle comes to its finding, by keys that the root key vouches for."""
-    strangers = any(each.code == "forged-record" and each.subject.startswith("trust/") for each in result.findings)
+    # Where a trust record may be missing, what unknown keys signed counts too: then anybody makes the evidence.
+    doubted = any(
+        each.code == "unverifiable-trust" or (each.code == "forged-record" and each.subject.startswith("trust/"))
+        for each in result.findings
+    )
     found = [each for each in result.findings if each.id == identifier]
-    return bool(found) and (not strangers or found[0].code == "forged-record")
+    return bool(found) and (not doubted or found[0].code in ("forged-record", "unverifiable-trust"))
 
 
 def _shows(path: Path, finding: Finding, root_key: bytes | None) -> bool:

@@ -27,11 +27,14 @@ from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.plants import all_plants
-from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree, seed
+from tests.fault_injection.writer import Writer
 from tests.support.jsonschema import problems
 from tests.support.shares import shares
 from tests.support.timelines import read_timeline
-from timeagent.keys import public_line
+from timeagent.keys import Signer, public_line
+from timeagent.units import SECOND
 
 SIGNATURES = Signatures()
 SHARES = 4
@@ -315,3 +318,34 @@ def test_disk_that_is_full_is_said_once_and_leaves_nothing(tmp_path: Path) -> No
     assert said.returncode == 74
     assert "Traceback" not in said.stderr
     assert not list((tmp_path / "temporary").iterdir())
+
+
+# Where a trust record may be missing, signatures of keys that no record has are let through: anybody makes those.
+def test_evidence_by_keys_of_nobody_is_not_confirmed(tmp_path: Path, capsys: Capture) -> None:
+    tree = ClusterTree(tmp_path / "tree")
+    for node in tree.nodes.values():
+        node.time_key = node.time.signer = Signer(seed("forger", node.name, "time"))
+        node.witness_key = Signer(seed("forger", node.name, "witness"))
+    shard, writer = Shard(tree), Writer(tree)
+    tree.advance(SECOND)
+    lease = shard.grant("alice", writer)
+    tree.advance(SECOND)
+    shard.grant("alice", Writer(tree, "n1"))
+    tree.advance(SECOND)
+    grid = tree.log("bait")
+    writer.publish(grid, lease, change={"trust_number": 2})
+    bag = grid.bag(tree.now_ns)
+    tree.until(bag.due_ns + SECOND)
+    tree.close(bag, change={"trust_number": 2})
+    key = tmp_path / "root.pub"
+    key.write_text(public_line(tree.root_key.public, "ours") + "\n")
+    accused = [
+        each for each in audit(Tree(tree.root), root_key=tree.root_key.public).findings if each.code == "early-grant"
+    ]
+    for number, finding in enumerate(accused):
+        bundle = tmp_path / f"{number}.tar"
+        assert run("bundle", finding.id, tree.root, "--output", bundle, "--root-key", key) == 3
+        capsys.readouterr()
+        run("audit", bundle, "--root-key", key, "--json")
+        assert json.loads(capsys.readouterr().out)["bundle"]["confirmed"] is False
+    assert accused

@@ -12,7 +12,6 @@ from the same columns.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,7 +48,7 @@ from .columns.parts import (
 )
 from .evidence.finding import Evidence, Finding, found
 from .evidence.finding import in_order as once_each
-from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
+from .evidence.records import ClusterRecords, judge_strangers, load_records
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
 from .rules.bags import SealOrder
@@ -172,7 +171,7 @@ def _run(
         if own and staged:
             return result, staged.write(result.findings if own[1] is None else own[1])
         if staged:
-            keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
+            keep_timeline(staged, result, run.records, state=run.store.digest() if run.store else None)
         if db:
             keep_index(db)
     except INDEX_ERRORS as problem:
@@ -239,6 +238,8 @@ class _AuditRun:
             bags.barred(path.removeprefix(f"{LOGS}/"))
         units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
         units += self.tree.ledgers()
+        if self.store:
+            self.store.see_chains(self.tree)
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
         parts = self._parts(units)
         for log, places in logs:
@@ -252,8 +253,6 @@ class _AuditRun:
                     self.whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
         self._take(births.done(), FIRST_RANK)
         whole = self.whole
-        if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
-            self.records.doubt_keys()
         chains = Part()
         ShardWalk(self._reading, chains, self._facts(told)).walk_chains()
         self._take(chains.done(), FIRST_RANK)
@@ -262,7 +261,7 @@ class _AuditRun:
         if self.staged:
             self.staged.take(told.encoded(), FIRST_RANK)
         whole.findings += judge_strangers(self.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
-        if self.store:
+        if self.store and self.options.narrowing.whole:  # of the others nobody said that they are gone
             self.store.keep_only(unit.path for unit in units)
 
     def _facts(self, events: EventRows) -> Facts | None:
@@ -442,7 +441,7 @@ def judge_buckets(
         return msgspec.msgpack.encode(seen)
 
     filled, whole = index.buckets(), BucketSeen()
-    jobs = 1 if index.column_bytes() < _WORTH_IT else jobs or (os.cpu_count() or 1)
+    jobs = 1 if index.column_bytes() < _WORTH_IT else jobs or default_jobs(len(filled))
     for answer in map(judged, filled) if jobs == 1 else in_order(judged, filled, jobs):
         seen = msgspec.msgpack.decode(answer, type=BucketSeen)
         whole.findings += seen.findings

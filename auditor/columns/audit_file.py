@@ -24,7 +24,7 @@ from .parts import PARTS, Part, Unit
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 17
+INDEX_FORMAT: Final = 18
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 type Database = apsw.Connection
 READ_CACHE_KIB: Final = 8 * 1024
@@ -167,8 +167,7 @@ class PartStore:
         self._waiting = 0
         self._environment = environment
         self._asked: dict[str, bytes] = {}
-        self.taken = 0
-        """How many parts were not read again."""
+        self._chains = b""
 
     @staticmethod
     def state(tree: Tree, unit: Unit) -> bytes:
@@ -186,18 +185,22 @@ class PartStore:
         self._asked[name] = state
         return self._states.get(name) == state
 
-    def digest(self, tree: Tree) -> bytes:
+    def see_chains(self, tree: Tree) -> None:
+        """Take the ceiling chains as they are before they are read: what is linked later is not in the timeline."""
+        state = hashlib.sha256()
+        for file in tree.chains():
+            state.update(f"{file.path}\0{tree.identity(file.path)}\0".encode())
+        self._chains = state.digest()
+
+    def digest(self) -> bytes:
         """Return a digest of all that was asked for, of what it depends on, and of the ceiling chains."""
         whole = hashlib.sha256(self._environment)
         for name, state in sorted(self._asked.items()):
             whole.update(f"{name}\0".encode() + state)
-        for file in tree.chains():
-            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode())
-        return whole.digest()
+        return hashlib.sha256(whole.digest() + self._chains).digest()
 
     def get(self, name: str) -> Part:
         """Return a part that it has. Raises BadRequest where the file was damaged."""
-        self.taken += 1
         try:
             ((raw,),) = self._db.execute("SELECT part FROM part WHERE unit = ?", (name,))
             assert isinstance(raw, bytes)
@@ -214,13 +217,9 @@ class PartStore:
         self._db.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, state, _checksum(part) + part))
         self._waiting += len(part)
         if self._waiting >= COMMIT_BYTES:
-            self.commit()
-
-    def commit(self) -> None:
-        """Make sure that what is kept is in the file."""
-        self._db.execute("COMMIT")
-        self._db.execute("BEGIN IMMEDIATE")
-        self._waiting = 0
+            self._db.execute("COMMIT")
+            self._db.execute("BEGIN IMMEDIATE")
+            self._waiting = 0
 
     def keep_only(self, names: Iterable[str]) -> None:
         for name in self._states.keys() - set(names):

@@ -392,11 +392,6 @@ def take_latest[K](closed: dict[K, Instant], other: Mapping[K, Instant]) -> None
         closed[each] = max(instant, closed.get(each, 0))
 
 
-def missing_trust(records: ClusterRecords, named: Iterable[int]) -> list[int]:
-    """Return the trust records that are not there, of those that are named."""
-    return sorted(number for number in named if records.missing(Kind.TRUST, number))
-
-
 def judge_strangers(
     records: ClusterRecords, strangers: Iterable[Stranger], closed: Mapping[int, Instant], named: Iterable[int]
 ) -> Iterator[Finding]:
@@ -405,7 +400,8 @@ def judge_strangers(
     Asked when all bags were seen: a birth or a seal does not say which trust record it goes by. ``closed``: see
     ``known_until``; ``named``: the trust records that lock files and frames name.
     """
-    missing, newest = missing_trust(records, named), max(records.keyrings, default=0)
+    missing = sorted(number for number in named if records.missing(Kind.TRUST, number))
+    newest = max(records.keyrings, default=0)
     until, partial, told = known_until(closed, newest), isinstance(records.keys, PartialKeyring), set[str]()
     if missing:
         which = f"trust record {missing[0]}, which is not there"

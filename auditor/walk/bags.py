@@ -326,6 +326,7 @@ class BagWalk:
         if self._timeline and raw is None:
             self._timeline.unread(listing)
         if opened is None:
+            self._data_places(listing)  # opens each: what cannot be read is told, with a timeline or without
             self._unseen(bag.log, bag.start_ns, bag.end_ns, (f"{bag.path}/{name}" for name in listing.files))
             return
         lock, token = opened

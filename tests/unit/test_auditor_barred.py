@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.paths import SEAL
-from auditor.audit import audit
+from auditor.audit import audit, audit_with_timeline
 from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
@@ -20,7 +20,7 @@ from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 from auditor.rules.result import Audit, exit_status
 from tests.fault_injection.faults_packs import pack_rack
-from tests.fault_injection.fixtures import Story, small_tree
+from tests.fault_injection.fixtures import Story, rack_not_sealed, small_tree
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -266,3 +266,19 @@ def test_file_that_is_opened_and_cannot_be_asked_for_its_size_is_unreadable(
     result = audit(Tree(tmp_path), signatures=SIGNATURES)
     assert [(each.code, each.subject) for each in result.findings] == [("unreadable", path)]
     assert len(list(Path("/proc/self/fd").iterdir())) == count
+
+
+# Whoever lists the bag with a timeline opens more than who does not.
+def test_bag_whose_lock_file_cannot_be_read_tells_the_same_with_and_without_a_timeline(tmp_path: Path) -> None:
+    tree, _ = rack_not_sealed(tmp_path / "tree")
+    lock = next(path for path in tree.root.rglob("lock") if list(path.parent.glob("*.msg")))
+    for path in (lock, next(lock.parent.glob("*.msg"))):
+        path.unlink()
+        path.mkdir()
+    plain, (timed, timeline) = audit(Tree(tree.root)), audit_with_timeline(Tree(tree.root))
+    timeline.close()
+    assert plain == timed
+    assert {each.subject.rpartition("/")[2][-4:] for each in plain.findings if each.code == "unreadable"} == {
+        "lock",
+        ".msg",
+    }

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from appliance.formats.framing import Kind
-from auditor.audit import audit
+from auditor.audit import Options, audit
 from auditor.evidence import records as unknown_keys
 from auditor.evidence.finding import Verdict
 from auditor.evidence.tree import Tree
@@ -174,3 +174,15 @@ def test_policy_that_nobody_closed_a_bag_under_excuses_no_term(tmp_path: Path) -
     close_late(tree, policy_number=1)
     tree.put_register(Kind.POLICY, msgspec.structs.replace(tree.policy, number=2))
     assert {code for code, _ in told(tree)} == {"term-above-policy"}
+
+
+# Some of the readers would know by then that a record is missing.
+def test_report_is_the_same_however_many_read_the_tree(tmp_path: Path) -> None:
+    tree = later_tree(tmp_path / "tree")
+    new_run(tree)
+    grid = tree.log("later")
+    tree.advance(SECOND)
+    writer = Writer(tree, "n1")
+    writer.publish(grid, Shard(tree).grant("bob", writer), change={"trust_number": 2})
+    tree.remove("trust/00000002")
+    assert len({repr(audit(Tree(tree.root), options=Options(jobs=jobs))) for jobs in (1, 2)}) == 1

@@ -97,7 +97,8 @@ def _file(tree: Tree, twin: Tree, path: str) -> Iterator[Finding]:
     name = path.rpartition("/")[2]
     data = parse_data_name(name)
     grows = path.startswith("ledger/") or (data is not None and data.suffix == "log")
-    once = name in _ONCE or data is not None or not path.startswith((LOGS, "ledger"))
+    numbered = not path.startswith((LOGS, "ledger")) and parse_record_name(name) is not None
+    once = name in _ONCE or data is not None or numbered or path == MARKER  # of nobody's files nobody says that
     if not grows and not once:
         return
     sizes = tree.size(path), twin.size(path)

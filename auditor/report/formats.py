@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -71,9 +72,13 @@ def text_lines(audit: Audit) -> Iterator[str]:
     yield ""
     if audit.findings:
         yield "To see the evidence in words: tenure explain FINDING PATH"
+    yield from _unhashed(audit)
+    yield summary_line(audit.summary)
+
+
+def _unhashed(audit: Audit) -> Iterator[str]:
     if not audit.hashed:
         yield "Payloads were not hashed: what was altered inside data files may be missed"
-    yield summary_line(audit.summary)
 
 
 def finding_lines(finding: Finding) -> Iterator[str]:
@@ -147,7 +152,7 @@ def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
                     _BASE: {"description": {"text": f"the root of the audited tree: {where_words(about['tree'])}"}}
                 },
                 "invocations": [{"executionSuccessful": True, "exitCode": about["exit_code"]}],
-                "properties": about,
+                "properties": about | ({} if audit.hashed else {"payloads_hashed": False}),
                 "results": [_result(finding, codes.index(finding.code)) for finding in audit.findings],
             }
         ],
@@ -212,7 +217,8 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     from xml.sax.saxutils import quoteattr
 
     found = {finding.code for finding in audit.findings}
-    passed = [code for code in RULES if code not in found]
+    # What was left out did not pass.
+    passed = [code for code in RULES if code not in found] if not about.keys() & {"only", "bundle"} else []
     counts = Counter(map(_element, audit.findings))
     yield '<?xml version="1.0" encoding="UTF-8"?>'
     yield (
@@ -222,6 +228,8 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
     yield "  <properties>"
     for name, value in (("tree", where_words(about["tree"])), ("exit-code", str(about["exit_code"]))):
         yield f'    <property name="{name}" value={quoteattr(printable(value))}/>'
+    for line in (*itertools.islice(about_lines(about), 1, None), *_unhashed(audit)):
+        yield f'    <property name="left-out" value={quoteattr(line)}/>'
     yield "  </properties>"
     for finding in audit.findings:
         yield from _case(finding)

@@ -290,3 +290,17 @@ def test_diff_refuses_what_is_no_report(tmp_path: Path, capsys: Capture, content
     assert run("audit", "diff", place) == 2
     assert run("audit", tmp_path, tmp_path) == 2
     assert "[two-paths]" in capsys.readouterr().err
+
+
+def test_what_was_left_out_has_not_passed(tmp_path: Path, capsys: Capture) -> None:
+    tree = mixed(tmp_path / "tree")
+    run("audit", tree.root, "--format", "junit", "--only", "violation", "--no-payload-hash")
+    suite = ET.fromstring(capsys.readouterr().out)
+    cases = [case for case in suite.iter("testcase") if not len(case)]
+    assert cases == []
+    left_out = [each.get("value", "") for each in suite.iter("property") if each.get("name") == "left-out"]
+    assert any("Payloads were not hashed" in each for each in left_out)
+    assert any("violation" in each for each in left_out)
+    run("audit", tree.root, "--format", "sarif", "--no-payload-hash")
+    (ran,) = json.loads(capsys.readouterr().out)["runs"]
+    assert ran["properties"]["payloads_hashed"] is False

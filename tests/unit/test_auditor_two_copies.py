@@ -186,3 +186,12 @@ def test_bag_that_was_sealed_otherwise_is_a_fork_also_where_its_rack_is_packed(t
     assert pack_tree(tree, sweep=False) == 1
     tree.root = mine
     assert codes(tree, tmp_path / "other") == ["forked-history"]
+
+
+@pytest.mark.parametrize("path", ["shards/notes", "shards/00000001/notes", "policy/notes", "notes"])
+def test_file_of_nobody_is_no_fork_whatever_is_in_it(path: str, tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "one")
+    shutil.copytree(tree.root, tmp_path / "other")
+    for record, root in (("trust", tree.root), ("policy", tmp_path / "other")):
+        (root / path).write_bytes((tree.root / record / record_name(1)).read_bytes())
+    assert forks(tree.root, tmp_path / "other") == []

@@ -167,9 +167,11 @@ def run_export(arguments: argparse.Namespace) -> int:
         what = "audit export takes one PATH and --parquet DIR, and reports in text or JSON"
         raise BadRequest("bad-export", what, hint="tenure audit export PATH --parquet DIR")
     (arguments.path,) = arguments.reports
+    from auditor.timeline.timeline_reader import reading_index
+
     from .export import export
 
-    with closing(read_archive_of(arguments).timeline) as timeline:
+    with closing(read_archive_of(arguments).timeline) as timeline, reading_index(arguments.db):
         rows = export(timeline, arguments.parquet)
     if arguments.format == "json":
         print_json("tenure.audit.export", {"directory": str(arguments.parquet), "rows": rows})

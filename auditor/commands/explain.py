@@ -17,6 +17,7 @@ from auditor.explain.lineage import lineage, lineage_lines
 from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines
 from auditor.rules.result import Audit, by_id, exit_status
+from auditor.timeline.timeline_reader import reading_index
 from timeagent.console import argument, counted, note, one_of, print_json, printable, say, say_all, together
 from timeagent.errors import BadRequest
 
@@ -58,7 +59,7 @@ def one_finding(result: Audit, name: str, path: object) -> Finding:
 def run(arguments: argparse.Namespace) -> int:
     """Show findings with their evidence. Returns the exit code (docs/exit-codes.md)."""
     archive = read_archive_of(arguments)
-    with closing(archive.timeline) as timeline:
+    with closing(archive.timeline) as timeline, reading_index(arguments.db):
         named = archive.audit, arguments.finding, arguments.path
         chosen = [one_finding(*named)] if arguments.svg else chosen_findings(*named)
         if arguments.chain:
@@ -102,7 +103,7 @@ def run_bundle(arguments: argparse.Namespace) -> int:
     if output is not None and output.exists():
         raise BadRequest("file-exists", f"{output} exists already", hint="name a new file, or remove it")
     archive = read_archive_of(arguments)
-    with closing(archive.timeline) as timeline:
+    with closing(archive.timeline) as timeline, reading_index(arguments.db):
         finding = one_finding(archive.audit, arguments.finding, arguments.path)
         bundle = make_bundle(finding, archive.tree, context_of(finding, timeline), archive.root_key)
     with bundle.file as file:

@@ -34,7 +34,7 @@ _TEXT: Final = "VARCHAR"
 
 
 def _ending(name: str) -> Callable[[LeaseTrace], Any]:
-    return lambda lease: None if lease.ended is None else getattr(lease.ended.ending, name)
+    return lambda lease: None if lease.end is None else getattr(lease.end, name)
 
 
 _LEASES: Final[Columns[LeaseTrace]] = {
@@ -49,7 +49,7 @@ _LEASES: Final[Columns[LeaseTrace]] = {
     "mode": (_TEXT, lambda lease: lease.mode.value),
     "fence": (_NUMBER, lambda lease: lease.witness.fence),
     "granted_ns": (_NUMBER, lambda lease: lease.granted_ns),
-    "expiry_ns": (_NUMBER, lambda lease: max(each.witness.expiry_ns for each in lease.told)),
+    "expiry_ns": (_NUMBER, lambda lease: lease.expiry_ns),
     "floor_ns": (_NUMBER, lambda lease: lease.witness.floor_ns),
     "renewals": (_NUMBER, lambda lease: sum(each.witness.kind is WitnessKind.RENEWAL for each in lease.told)),
     "ended_ns": (_NUMBER, _ending("ended_ns")),

@@ -120,7 +120,10 @@ class TarTree(ListedTree):
             names = ", ".join(map(_text, sorted(found)))
             what = f"{path} holds {len(found)} trees: {names}"
             raise Damaged("not-a-tree", what, hint="unpack it, and name one of them; or make a tar file of one")
-        return min(found)
+        (root,) = sorted(found)[:1]
+        if root.split("/", 1)[0] == "..":
+            raise Damaged("not-a-tree", f"the members of {path} lead out of it", hint="make a tar file of the root")
+        return root
 
     def names(self, directory: str) -> list[tuple[str, bool]]:
         found = super().names(directory)

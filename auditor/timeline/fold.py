@@ -124,8 +124,11 @@ class Working:
             lease = replace(known, told=event, expiry_ns=expiry, renewals=count)
             leases = tuple(lease if each is known else each for each in leases)
         elif domain.previous is None or domain.previous.correlation_id != name:
-            leases = (*leases, LeaseState(event, witness.expiry_ns, event.instant_ns, renewals))
-            grants += 1
+            lease, grants = LeaseState(event, witness.expiry_ns, event.instant_ns, renewals), grants + 1
+            if domain.early is not None and domain.early.correlation_id == name:
+                domain = replace(domain, previous=replace(lease, ending=domain.early))
+            else:
+                leases = (*leases, lease)
         self.domains[witness.domain] = replace(
             domain,
             shard=event.shard,
@@ -139,17 +142,20 @@ class Working:
     def _ended(self, event: LeaseEnded) -> None:
         domain = self.domains.get(event.domain)
         if domain is None:
-            return
+            domain = DomainState(event.domain, event.shard, 0, 0, 0, (), None, 0)
         name = event.ending.correlation_id
         known = next((each for each in domain.leases if each.correlation_id == name), None)
+        domain = replace(
+            domain,
+            floor_ns=max(domain.floor_ns, event.floor_ns or 0),
+            settle_to_ns=max(domain.settle_to_ns, event.settle_to_ns or 0),
+            leases=tuple(each for each in domain.leases if each is not known),
+        )
         if known is not None:
-            self.domains[event.domain] = replace(
-                domain,
-                floor_ns=max(domain.floor_ns, event.floor_ns or 0),
-                settle_to_ns=max(domain.settle_to_ns, event.settle_to_ns or 0),
-                leases=tuple(each for each in domain.leases if each is not known),
-                previous=replace(known, ending=event.ending),
-            )
+            domain = replace(domain, previous=replace(known, ending=event.ending))
+        elif domain.previous is None or domain.previous.correlation_id != name:
+            domain = replace(domain, early=event.ending)
+        self.domains[event.domain] = domain
 
     def _session(self, event: SessionTold) -> None:
         name = event.place[1] + event.witness.session_id

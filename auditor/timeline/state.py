@@ -104,6 +104,8 @@ class DomainState(msgspec.Struct, frozen=True, array_like=True):
     """The one that ended last."""
     grants: int
     """How many leases it had until now."""
+    early: Ending | None = None
+    """The last end of a lease that nothing had told of: of one within a tick of its grant, which comes next."""
 
 
 class ShardState(msgspec.Struct, frozen=True, array_like=True):

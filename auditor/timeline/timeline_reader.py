@@ -271,8 +271,14 @@ class StoredEvents(Sequence[Event]):
         """Yield the lists of one key whose numbers lie within [first, end), the highest first."""
         sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part >= ? AND part < ?"
         for positions, more in self._db.execute(f"{sql} ORDER BY part DESC", (posting, key, first, end)):
-            found = np.frombuffer(positions, "<u4")
-            yield found, np.frombuffer(more, "<i8").reshape(-1, len(found))
+            try:
+                found = np.frombuffer(positions, "<u4")
+                beside = np.frombuffer(more, "<i8").reshape(len(MORE.get(posting, ())), len(found))
+            except (TypeError, ValueError) as problem:
+                raise msgspec.DecodeError(f"the list of {key!r} is damaged: {problem}") from None
+            if not found.all() or found.max(initial=0) > self._count:
+                raise msgspec.DecodeError(f"the list of {key!r} names events that are not there")
+            yield found, beside
 
     def beginning_at(self, where: Evidence) -> list[int]:
         found = self._files.get(where.path)

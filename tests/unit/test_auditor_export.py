@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.audit import audit
-from auditor.commands.export import TABLES
+from auditor.audit import audit, audit_with_timeline
+from auditor.commands.export import TABLES, rows_of
 from auditor.evidence.tree import Tree
+from auditor.explain.context import all_leases
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
-from tests.fault_injection.fixtures import Story, small_tree
+from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.support.timelines import read_timeline
 from timeagent.units import SECOND
 
@@ -84,6 +86,18 @@ def test_void_frame_is_found_by_query(tmp_path: Path, duckdb: ModuleType) -> Non
     place = tmp_path / "out/frames.parquet"
     rows = duckdb.sql(f"SELECT file, accepted, listed FROM '{place}' WHERE accepted < messages").fetchall()
     assert rows == [(path, 0, False)]
+
+
+# Of a lease under a session lease much is told by that alone.
+def test_table_of_leases_says_of_each_what_explain_does(tmp_path: Path) -> None:
+    result, timeline = audit_with_timeline(Tree(eventful_tree(tmp_path).root))
+    del result
+    with closing(timeline):
+        told = [(row["expiry_ns"], row["outcome"], row["ended_ns"]) for row in rows_of("leases", timeline)]
+        leases = [*all_leases(timeline)]
+    ends = [(each.end.outcome.value, each.end.ended_ns) if each.end else (None, None) for each in leases]
+    assert told == [(each.expiry_ns, *end) for each, end in zip(leases, ends, strict=True)]
+    assert any(each.ended is None and each.end is not None for each in leases)
 
 
 def test_without_the_library_it_says_which_extra_to_install(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tarfile
 import tracemalloc
@@ -167,3 +168,14 @@ def test_what_a_header_says_of_all_members_is_not_kept_for_each(tmp_path: Path, 
     finally:
         tracemalloc.stop()
     assert len(tree.names("logs")) > 500
+
+
+def test_members_that_lead_out_of_the_tar_file_are_no_empty_tree(copy: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "out.tar"
+    with tarfile.open(fileobj=io.BytesIO(copy)) as old, tarfile.open(file, "w") as new:
+        for member in old.getmembers():
+            data = old.extractfile(member)
+            member.name = f"../{member.name}"
+            new.addfile(member, data)
+    with pytest.raises(Damaged, match="lead out of it"):
+        TarTree(file)

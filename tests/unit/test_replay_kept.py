@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,8 +18,9 @@ import auditor.timeline.fold as fold_module
 import auditor.timeline.state as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
+from appliance.formats.paths import chain_path
 from auditor.audit import Options, audit
-from auditor.columns.audit_file import INDEX_FORMAT, temporary_database
+from auditor.columns.audit_file import INDEX_FORMAT, open_index, temporary_database
 from auditor.columns.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold, end_name
 from auditor.columns.parts import Narrowing
 from auditor.evidence.finding import Evidence
@@ -26,14 +28,16 @@ from auditor.evidence.records import load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
+from auditor.timeline.clocks import name_clocks
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
+from tenure.__main__ import main
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.faults_trust import ending
-from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
+from tests.fault_injection.fixtures import Story, eventful_tree, small_tree, two_sealed_racks
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.golden.make_trees import STORIES, TREES
@@ -44,7 +48,7 @@ from tests.support.plain_timeline import Gathered, PlainTimeline, order
 from tests.support.shares import shares
 from timeagent.errors import BadRequest, Environment
 from timeagent.keys import Purpose
-from timeagent.units import SECOND
+from timeagent.units import INSTANT_MAX, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -265,6 +269,84 @@ def test_new_ceiling_record_alone_is_read(tmp_path: Path) -> None:
     Shard(tree, "n1")
     memory, kept = both(tree.root, tmp_path / "index")
     same(memory, kept.timeline, random.Random(5))
+
+
+# What is linked while an audit judges is not in the timeline that it keeps, and has to be in that of the next.
+def test_ceiling_record_that_came_during_an_audit_is_read_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, file = small_tree(tmp_path / "tree"), tmp_path / "index"
+    shutil.copytree(tree.root / "ledger", tmp_path / "ledger")
+    Shard(tree)  # links another, of whose ledger the copy has nothing yet
+    shutil.rmtree(tree.root / "ledger")
+    (tmp_path / "ledger").rename(tree.root / "ledger")
+    chain = tree.root / chain_path(1, 0)
+    newest = max(chain.iterdir())
+    kept = newest.read_bytes()
+    newest.unlink()
+    judge = name_clocks
+
+    def meanwhile(*given: Any) -> Any:  # noqa: ANN401 - of name_clocks
+        newest.write_bytes(kept)
+        return judge(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("auditor.audit.name_clocks", meanwhile)
+        audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    records = len([*chain.iterdir()])
+    assert len([*open_audited(file).timeline.kinds(CeilingLinked)]) == records
+
+
+def test_audit_of_a_part_keeps_what_was_read_of_the_rest(tmp_path: Path) -> None:
+    tree, file = two_sealed_racks(tmp_path / "tree"), tmp_path / "index"
+
+    def parts() -> int:
+        db = open_index(file)
+        ((count,),) = db.execute("SELECT count(*) FROM part")
+        db.close()
+        return int(count)
+
+    audit(Tree(tree.root), options=Options(index_file=file, timeline=True))
+    whole = parts()
+    later = Narrowing(since_ns=INSTANT_MAX)
+    audit(Tree(tree.root), options=Options(index_file=file, timeline=True, narrowing=later))
+    assert parts() == whole
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE piece SET value = x'00'",
+        "DELETE FROM text",
+        "DELETE FROM block",
+        "UPDATE posting SET positions = x'ffffff7f'",
+        "UPDATE posting SET positions = x'01', more = x''",
+    ],
+)
+def test_damaged_index_is_refused_by_every_command_that_reads_it(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, file = granted_while_held(tmp_path / "tree"), tmp_path / "index"
+    (finding,) = audit(Tree(tree.root), options=Options(index_file=file, timeline=True)).findings
+    db = sqlite3.connect(file)
+    db.execute(damage)
+    db.commit()
+    db.close()
+    whole = file.read_bytes()
+    refused = 0
+    for words in (
+        ("replay", "--db", str(file), "--json"),
+        ("replay", "--db", str(file), "--step", "event", "--domain", "alice"),
+        ("explain", finding.id, str(tree.root), "--db", str(file)),
+        ("audit", str(tree.root), "--db", str(file)),
+    ):
+        file.write_bytes(whole)
+        status = main([*words])
+        said = capsys.readouterr().err
+        assert status in (0, 1, 2, 74), (words, said)
+        refused += status in (2, 74)
+    assert refused
 
 
 def test_part_of_a_tree_leaves_the_timeline_of_the_whole(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from tests.fault_injection.fixtures import Story, flip
 from tests.fault_injection.moving import Move
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
+from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.writer import Writer
 from tests.support.plain_timeline import order, plain_working
 from tests.support.shares import shares
 from tests.support.timelines import empty_timeline, read_timeline
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.timeline.state import StateAt
-    from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()
 SHARES = 4
@@ -136,6 +137,22 @@ def test_every_other_outcome_has_its_phase(tmp_path: Path, outcome: LeaseOutcome
     previous = state.domains["alice"].previous
     assert previous is not None
     assert state.phase(previous) is phase
+
+
+# A shard may grant and take back within one tick of its clock: an end comes before its beginning then.
+def test_lease_that_ended_at_the_instant_of_its_grant_is_over(tmp_path: Path) -> None:
+    tree = ClusterTree(tmp_path)
+    shard = Shard(tree)
+    for _ in range(2):
+        tree.advance(SECOND)
+        shard.end(shard.grant("alice", Writer(tree)))
+    tree.advance(SECOND)
+    shard.stop_orderly()
+    state = timeline_in(tree).state_at()
+    assert state.domains["alice"].leases == ()
+    previous = state.domains["alice"].previous
+    assert previous is not None
+    assert state.phase(previous) is LeasePhase.RELINQUISHED
 
 
 def test_tentative_lease_is_held_after_its_upgrade(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ from .columns.parts import (
 from .evidence.finding import Evidence, Finding, found
 from .evidence.finding import in_order as once_each
 from .evidence.records import ClusterRecords, judge_strangers, load_records
-from .evidence.signatures import Signatures
+from .evidence.signatures import PartialKeyring, Signatures
+from .evidence.signers import doubted
 from .evidence.tree import Tree
 from .rules.bags import SealOrder
 from .rules.chains import (
@@ -347,6 +348,8 @@ class _AuditRun:
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in self.tree.unreadable.items()
         ]
         stale = max((fact.token.staleness_ns for fact in cluster.heads.values()), default=0)
+        if records.keys is None or isinstance(records.keys, PartialKeyring):
+            findings = list(doubted(findings, self.tree, records.keys))
         ordered = once_each(list(name_clocks(findings, self.tree, records, self.signatures, stale)))
         known = cluster.runs
         # A torn last block is a gap, unless a later batch shows that gap already.

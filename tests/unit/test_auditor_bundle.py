@@ -16,8 +16,10 @@ from typing import IO
 
 import pytest
 
+import auditor.audit as auditing
 from appliance.formats.closed import LockEntry, SealEntry
 from auditor.audit import audit
+from auditor.evidence.finding import Verdict
 from auditor.evidence.opening import TarTree, open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
@@ -31,6 +33,7 @@ from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed
 from tests.fault_injection.writer import Writer
 from tests.support.jsonschema import problems
+from tests.support.mutants import plant
 from tests.support.shares import shares
 from tests.support.timelines import read_timeline
 from timeagent.keys import Signer, public_line
@@ -320,9 +323,9 @@ def test_disk_that_is_full_is_said_once_and_leaves_nothing(tmp_path: Path) -> No
     assert not list((tmp_path / "temporary").iterdir())
 
 
-# Where a trust record may be missing, signatures of keys that no record has are let through: anybody makes those.
-def test_evidence_by_keys_of_nobody_is_not_confirmed(tmp_path: Path, capsys: Capture) -> None:
-    tree = ClusterTree(tmp_path / "tree")
+def forgers_tree(root: Path) -> ClusterTree:
+    """A tree with all its trust records, in which a stranger's keys sign for its nodes; a bag names a later record."""
+    tree = ClusterTree(root)
     for node in tree.nodes.values():
         node.time_key = node.time.signer = Signer(seed("forger", node.name, "time"))
         node.witness_key = Signer(seed("forger", node.name, "witness"))
@@ -337,15 +340,24 @@ def test_evidence_by_keys_of_nobody_is_not_confirmed(tmp_path: Path, capsys: Cap
     bag = grid.bag(tree.now_ns)
     tree.until(bag.due_ns + SECOND)
     tree.close(bag, change={"trust_number": 2})
-    key = tmp_path / "root.pub"
+    return tree
+
+
+# Where a trust record may be missing, signatures of keys that no record has are let through: anybody makes those.
+def test_evidence_by_keys_of_nobody_accuses_nobody_and_is_not_confirmed(tmp_path: Path, capsys: Capture) -> None:
+    tree, key = forgers_tree(tmp_path / "tree"), tmp_path / "root.pub"
     key.write_text(public_line(tree.root_key.public, "ours") + "\n")
-    accused = [
-        each for each in audit(Tree(tree.root), root_key=tree.root_key.public).findings if each.code == "early-grant"
-    ]
-    for number, finding in enumerate(accused):
-        bundle = tmp_path / f"{number}.tar"
-        assert run("bundle", finding.id, tree.root, "--output", bundle, "--root-key", key) == 3
-        capsys.readouterr()
-        run("audit", bundle, "--root-key", key, "--json")
-        assert json.loads(capsys.readouterr().out)["bundle"]["confirmed"] is False
-    assert accused
+    findings = audit(Tree(tree.root), root_key=tree.root_key.public).findings
+    assert not [each for each in findings if each.verdict is Verdict.VIOLATION]
+    (early,) = (each for each in findings if each.code == "early-grant")
+    assert "which signed of it, is in no trust record of the copy" in early.explanation
+    assert run("bundle", early.id, tree.root, "--output", tmp_path / "x.tar", "--root-key", key) == 3
+    capsys.readouterr()
+    run("audit", tmp_path / "x.tar", "--root-key", key, "--json")
+    assert json.loads(capsys.readouterr().out)["bundle"]["confirmed"] is False
+
+
+def test_judge_who_takes_what_anybody_signed_for_proof_accuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, auditing, "_AuditRun._concluded", "isinstance(records.keys, PartialKeyring)", "False")
+    found = audit(Tree(forgers_tree(tmp_path).root)).findings
+    assert "early-grant" in {each.code for each in found if each.verdict is Verdict.VIOLATION}

@@ -20,7 +20,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring
 
-from .finding import Evidence, Finding, Severity, Verdict
+from .finding import FORGED, Evidence, Finding, Severity, Verdict
 from .signatures import FrameReader, Signatures
 from .tree import Tree
 
@@ -35,7 +35,9 @@ def doubted(findings: Iterable[Finding], tree: Tree, keys: Keyring | None) -> It
     reader = FrameReader(Signatures(), b"")
     for each in findings:
         strange = None
-        if each.verdict is Verdict.VIOLATION:
+        # What is damaged, or signed by nobody, is so whoever else signed.
+        is_damage = each.code.startswith("damaged-") or each.code in FORGED
+        if each.verdict is Verdict.VIOLATION and not is_damage:
             raw = (tree.read_range(place.path, place.offset, place.length) or b"" for place in each.evidence)
             known = (key for data in raw for key in _signers(data, reader))
             strange = next((key for key in known if keys is None or keys.node_of(key) is None), None)

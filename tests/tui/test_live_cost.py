@@ -233,10 +233,14 @@ def test_cluster_that_cannot_be_used_here_is_closed(place: DemoPlace, monkeypatc
     def refuse(_: Cluster) -> None:
         raise Environment("runtime-not-ours", "others may write there", hint="name another directory")
 
+    def looking() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("tenure-trust")}
+
+    before = looking()
     monkeypatch.setattr(Cluster, "routes", property(refuse))
     with closing(LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())) as source:
         for _ in range(2):
             source.mount.put()
         assert source.mount.error is not None
         assert source.mount.error.code == "runtime-not-ours"
-    until(lambda: all(not thread.name.startswith("tenure-trust") for thread in threading.enumerate()))
+    until(lambda: looking() <= before)

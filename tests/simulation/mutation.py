@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tests.simulation.audited import audited
 from tests.simulation.checkers.catalogue import violations
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.store import forget_idle
 
 if TYPE_CHECKING:
     from tests.simulation.mutant import Mutant
@@ -36,8 +38,9 @@ class Death:
 
 def kill(mutant: Mutant, seeds_max: int = SEEDS_MAX, *, audits: bool = False) -> Death:
     """Plant a mutant and run seed after seed until the checker that is named objects."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as after:
         mutant.plant(patch)
+        after.callback(forget_idle)
         for seed in range(mutant.first, mutant.first + seeds_max):
             world = SCENARIOS[mutant.scenario](seed)
             world.run()

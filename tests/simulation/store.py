@@ -16,6 +16,11 @@ _idle: list[apsw.Connection] = []
 """Connections to empty tables."""
 
 
+def forget_idle() -> None:
+    """Use no connection again that was used until now: code that is wrong may have shared one, or closed it."""
+    _idle.clear()
+
+
 class _Nowhere:
     """In the place of a path: nothing was left under it."""
 

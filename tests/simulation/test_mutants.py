@@ -40,3 +40,12 @@ def test_planted_faults_are_taken_out_again() -> None:
     world = SCENARIOS[MUTANTS[1].scenario](3)
     world.run()
     assert violations(world) == []
+
+
+# What two stores had for their own by a wrong step was closed beneath one of a later run.
+def test_mutant_leaves_nothing_to_the_runs_after_it() -> None:
+    (mutant,) = (each for each in MUTANTS if each.name == "what was left is found as often as it is looked for")
+    kill(mutant)
+    world = SCENARIOS["recalls"](11)
+    world.run()
+    assert world.scheduler.bugs == []

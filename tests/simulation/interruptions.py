@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import import_module
 from itertools import chain
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
 from greenlet import GreenletExit
@@ -107,12 +108,15 @@ def interrupted(scheduler: Scheduler, once_in: int, *, daemons: bool = False) ->
     spans = MOMENTS if daemons else SPANS
     stream = scheduler.stream("interruptions")
     left = 1 + int(stream.expovariate(1 / once_in))
+    thread = get_ident()
 
     def line(code: CodeType, number: int) -> None:
         nonlocal left
         actor = scheduler.current
         if actor is None or actor.process not in scheduler.interrupted:
             return
+        if get_ident() != thread:
+            return  # a real thread of this process, that has nothing to do with the run
         left -= 1
         if left:
             return

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +16,9 @@ from tests.simulation.interruptions import TOOL, interrupted
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.scheduler import Machine, Process, Scheduler
 from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COUNTS, ACTORS, SEEDS = 40, 3, 20
 
@@ -96,6 +102,29 @@ def test_who_dies_where_it_is_interrupted_goes_no_further_than_to_its_next_port(
     assert (scheduler.crashes, reached, scheduler.bugs) == (1, ["its next port"], [])
 
 
+@pytest.mark.usefixtures("shared")
+def test_thread_that_no_run_knows_is_not_interrupted_and_moves_no_interruption() -> None:
+    def interruptions_of(meanwhile: Callable[[Callable[[], None]], None]) -> tuple[int, int, list[str]]:
+        scheduler = Scheduler(1, start_ns=0, end_ns=600 * SECOND, steps_max=100_000)
+        process = Process(Machine("n1"), "one")
+        scheduler.interrupted.add(process)
+        with interrupted(scheduler, 5):
+            counter = Counter(scheduler)
+
+            def count() -> None:
+                for _ in range(COUNTS):
+                    meanwhile(counter.count_on)
+
+            scheduler.spawn("counts", process, count)
+            scheduler.run()
+        return scheduler.interruptions, scheduler.now, scheduler.bugs
+
+    alone = interruptions_of(lambda _: None)
+    assert alone[0] > 0
+    with ThreadPoolExecutor(1) as threads:
+        assert interruptions_of(lambda step: threads.submit(step).result()) == alone
+
+
 def test_locks_and_lines_are_as_before_when_a_run_is_over() -> None:
     def locks() -> list[object]:
         return [vars(sys.modules[module])[name] for module, name in interruptions.LOCKS]
@@ -114,7 +143,7 @@ KINDS = (threading.Lock, threading.RLock, threading.Condition)
 
 @pytest.mark.parametrize("name", interruptions.SHARED + interruptions.DAEMONS)
 def test_lock_of_a_module_that_may_be_interrupted_is_one_that_actors_can_wait_for(name: str) -> None:
-    makers = {(name, each) for each, value in vars(sys.modules[name]).items() if value in KINDS}
+    makers = {(name, each) for each, value in vars(import_module(name)).items() if value in KINDS}
     # Of threads in whose place there are actors, or made by what is in the place of a real machine.
     unused = {
         ("appliance.session.renewal", "RLock"),

@@ -290,14 +290,15 @@ def test_root_is_named_by_the_call_or_by_the_variable(monkeypatch: pytest.Monkey
 
 
 def test_place_that_no_path_can_name_is_refused(site: Site) -> None:
-    for open_it in (
-        lambda: Cluster.open("/tmp/a\0b", allow_root=True),
-        lambda: Cluster.open(site.root, node_dir=Path("a\0b"), allow_root=True),
-        lambda: site.open().create_log("log", store="/tmp/a\0b"),
-    ):
-        with pytest.raises(BadRequest) as refused:
-            open_it()
-        assert refused.value.code == "bad-type"
+    with site.open() as cluster:
+        for open_it in (
+            lambda: Cluster.open("/tmp/a\0b", allow_root=True),
+            lambda: Cluster.open(site.root, node_dir=Path("a\0b"), allow_root=True),
+            lambda: cluster.create_log("log", store="/tmp/a\0b"),
+        ):
+            with pytest.raises(BadRequest) as refused:
+                open_it()
+            assert refused.value.code == "bad-type"
 
 
 def test_assumed_time_is_asked_last_and_has_a_bound_only_where_the_policy_states_one() -> None:

@@ -272,6 +272,7 @@ class Cluster:
         not exist, and if there is a log of that name that is of the other kind or elsewhere; Environment for a store
         that is not fit, or cannot be asked.
         """
+        self.check_open()
         _check_places(store=store)
         kind = checked_kind(kind)
         place = None if store is None else parse_root(store)

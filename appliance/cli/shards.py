@@ -26,7 +26,6 @@ _ANSWERS: Final = ("not-here", "runs")
 
 def _list(cluster: Cluster, options: Namespace) -> int:
     """Ask every shard how it stands; none is started for that. 69 if none answers."""
-    now = cluster.time.now().midpoint
     shown: list[dict[str, Any]] = []
     lines: list[str] = []
     releases: dict[str, str] = {}
@@ -42,11 +41,12 @@ def _list(cluster: Cluster, options: Namespace) -> int:
         else:
             fields |= {"answers": True} | shard_fields(numbers)
             releases[numbers.node] = numbers.release
-            stands = _stand(numbers, owner, now)
+            stands = _stand(numbers, owner, cluster.time.now().midpoint)
         shown.append(fields)
         lines.append(f"shard {shard_text(shard)}  {owner}  {where}  {stands}")
     is_skewed = note_skew(releases)
-    fields = {"map": cluster.map.number, **instant_fields("now", now), "seen_from": cluster.settings.node}
+    fields = {"map": cluster.map.number, **instant_fields("now", cluster.time.now().midpoint)}
+    fields |= {"seen_from": cluster.settings.node}
     fields |= {"releases": releases, "version_skew": is_skewed, "shards": shown}
     answered = any(each["answers"] for each in shown)
     return present(options, "tenure.shards", fields, *lines, status=0 if answered else ShardUnavailable.exit_status)

@@ -375,3 +375,21 @@ def test_nodes_that_run_different_releases_are_named(say: Say, site: Site, monke
         assert "node2 0.0.9" in err
         said = json.loads(say("--json")[0])
     assert said["version_skew"] is True
+
+
+def test_instant_of_a_list_is_none_before_the_last_answer(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a shard asked after one that is silent for long would seem to be able to grant for longer."""
+    answered: list[int] = []
+    numbers = ShardRoutes.numbers
+
+    def noted(routes: ShardRoutes, shard: int) -> ShardNumbers:
+        try:
+            return numbers(routes, shard)
+        finally:
+            SystemClock().sleep(100 * MS)
+            answered.append(SystemClock().realtime_ns())
+
+    monkeypatch.setattr(ShardRoutes, "numbers", noted)
+    out, _ = say("ls", "--json", status=ShardUnavailable.exit_status)
+    assert len(answered) == 2
+    assert json.loads(out)["now_ns"] > answered[-1] - 50 * MS  # clocks of two kinds

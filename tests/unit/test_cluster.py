@@ -188,10 +188,11 @@ def test_closed_cluster_is_closed(site: Site) -> None:
     cluster.close()
     cluster.close()
     reading = (lambda: cluster.read("log"), lambda: cluster.batches("log"), lambda: cluster.follow("log"))
-    for call in (cluster.session, *reading, lambda: cluster.settle("log", 1)):
+    for call in (cluster.session, *reading, lambda: cluster.settle("log", 1), lambda: cluster.create_log("after")):
         with pytest.raises(BadRequest) as refused:
             call()
         assert refused.value.code == "cluster-closed"
+    assert not (site.root / "logs" / "after").exists()
 
 
 def test_session_that_fails_to_close_does_not_keep_the_shard_running(site: Site) -> None:
